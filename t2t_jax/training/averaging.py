@@ -107,11 +107,9 @@ def _changes(directory: Path, there: Sequence[int]) -> bool:
 
 
 def _counts(origin: Callable[[int], Record], config: Config, step: int) -> bool:
-    """Return whether averages may use a checkpoint: it is due, or not marked as for safety.
-
-    A checkpoint for safety may be unreadable, as a trainer removes it or a kill left a part of it.
-    Where `checkpoint.every_steps` is given, an unreadable one that is not due counts as such.
-    """
+    """Return whether averages may use a checkpoint: it is due, or not marked as for safety."""
+    # A checkpoint for safety may be unreadable, as a trainer removes it or a kill left a part of
+    # it. Where `checkpoint.every_steps` is given, an unreadable one that is not due counts as such.
     if is_due(config, step):
         return True
     try:

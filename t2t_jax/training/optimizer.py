@@ -23,6 +23,8 @@ from t2t_jax.modules.parameters import (
 
 Keep: TypeAlias = Callable[[Any, Any], Any]
 """A function of the new and the old state of an optimizer that gives the state to go on with."""
+Updated: TypeAlias = tuple[Parameters, Any]
+"""The directions of parameters, and the state of an optimizer after a step."""
 
 
 class Optimizer(NamedTuple):
@@ -38,7 +40,7 @@ class Optimizer(NamedTuple):
     """
 
     init: Callable[[Parameters], Any]
-    update: Callable[[Parameters, Any, Parameters, Keep], tuple[Parameters, Any]]
+    update: Callable[[Parameters, Any, Parameters, Keep], Updated]
 
 
 def from_optax(transformation: optax.GradientTransformation) -> Optimizer:
@@ -49,9 +51,7 @@ def from_optax(transformation: optax.GradientTransformation) -> Optimizer:
         optimizer by itself subtracts: give `optax.chain(optax.sgd(1.0), optax.scale(-1))`.
     """
 
-    def update(
-        gradients: Parameters, state: Any, params: Parameters, keep: Keep
-    ) -> tuple[Parameters, Any]:
+    def update(gradients: Parameters, state: Any, params: Parameters, keep: Keep) -> Updated:
         directions, new = transformation.update(gradients, state, params)
         return directions, keep(new, state)
 
@@ -77,9 +77,7 @@ def adam(config: TrainingConfig, declared: Parameters) -> Optimizer:
     beta1, beta2, epsilon = config.adam_beta1, config.adam_beta2, config.adam_epsilon
     moments = optax.scale_by_adam(beta1, beta2, epsilon)
 
-    def update(
-        gradients: Parameters, state: optax.ScaleByAdamState, params: Parameters, keep: Keep
-    ) -> tuple[Parameters, optax.ScaleByAdamState]:
+    def update(gradients: Parameters, state: Any, params: Parameters, keep: Keep) -> Updated:
         state = keep(moments.update(gradients, state)[1], state)
         mean = bias_corrected(state.mu, beta1, state.count)
         square = bias_corrected(state.nu, beta2, state.count)
@@ -105,9 +103,7 @@ def with_weight_decay(optimizer: Optimizer, weight_decay: float, decayed: Parame
       weight_decay: the share of a parameter to subtract, times the learning rate.
     """
 
-    def update(
-        gradients: Parameters, state: Any, params: Parameters, keep: Keep
-    ) -> tuple[Parameters, Any]:
+    def update(gradients: Parameters, state: Any, params: Parameters, keep: Keep) -> Updated:
         directions, state = optimizer.update(gradients, state, params, keep)
         decay = optax.add_decayed_weights(weight_decay, decayed)
         return decay.update(directions, decay.init(params), params)[0], state
@@ -128,9 +124,7 @@ def rescaled(
     def times(tree: Parameters, factors: Parameters) -> Parameters:
         return jax.tree.map(lambda x, factor: x if factor == 1 else x * factor, tree, factors)
 
-    def update(
-        gradients: Parameters, state: Any, params: Parameters, keep: Keep
-    ) -> tuple[Parameters, Any]:
+    def update(gradients: Parameters, state: Any, params: Parameters, keep: Keep) -> Updated:
         enlarged = times(gradients, of_gradients)
         directions, state = optimizer.update(enlarged, state, params, keep)
         return times(directions, of_directions), state
@@ -173,9 +167,7 @@ def by_kind(are_matrices: Parameters, of_matrices: Optimizer, of_others: Optimiz
     def init(params: Parameters) -> ByKind:
         return ByKind(*(one.init(x) for one, x in zip(both, split(params), strict=True)))
 
-    def update(
-        gradients: Parameters, state: ByKind, params: Parameters, keep: Keep
-    ) -> tuple[Parameters, ByKind]:
+    def update(gradients: Parameters, state: Any, params: Parameters, keep: Keep) -> Updated:
         arguments = zip(split(gradients), state, split(params), strict=True)
         updated = [one.update(*each, keep) for one, each in zip(both, arguments, strict=True)]
         directions, states = zip(*updated, strict=True)
@@ -218,9 +210,7 @@ def _orthogonal_momentum() -> Optimizer:
     def init(params: Parameters) -> MomentumState:
         return MomentumState(jnp.zeros((), jnp.int32), optax.tree.zeros_like(params))
 
-    def update(
-        gradients: Parameters, state: MomentumState, params: Parameters, keep: Keep
-    ) -> tuple[Parameters, MomentumState]:
+    def update(gradients: Parameters, state: Any, params: Parameters, keep: Keep) -> Updated:
         mean = optax.tree.update_moment(gradients, state.mean, _MOMENTUM, 1)
         state = keep(MomentumState(optax.safe_increment(state.updates), mean), state)
         ahead = jax.tree.map(
@@ -291,9 +281,7 @@ def adafactor(config: TrainingConfig, declared: Parameters) -> Optimizer:
     unfactored = _by_mean_squares(SquaresState, [()], lambda g, v: g * v**-0.5)
     scaled = by_kind(of_each(is_matrix, declared), factored, unfactored)
 
-    def update(
-        gradients: Parameters, state: Any, params: Parameters, keep: Keep
-    ) -> tuple[Parameters, Any]:
+    def update(gradients: Parameters, state: Any, params: Parameters, keep: Keep) -> Updated:
         directions, state = scaled.update(gradients, state, params, keep)
         return jax.tree.map(_clipped, directions, are_stacked), state
 
@@ -307,17 +295,15 @@ def _by_mean_squares(
 
     Args:
       kind: the class of the state: `updates`, and then an average for each of `axes`.
-      axes: the axes of a parameter over which each average takes the mean.
-      divided: the function of a gradient and its averages that returns its direction.
+      axes: the axes over which each average takes the mean.
+      divided: the function of a gradient and its averages.
     """
 
     def init(params: Parameters) -> Any:
         averages = (_zeros_without(each, params) for each in axes)
         return kind(jnp.zeros((), jnp.int32), *averages)
 
-    def update(
-        gradients: Parameters, state: Any, params: Parameters, keep: Keep
-    ) -> tuple[Parameters, Any]:
+    def update(gradients: Parameters, state: Any, params: Parameters, keep: Keep) -> Updated:
         updates = optax.safe_increment(state.updates)
         share = updates.astype(jnp.float32) ** -_EXPONENT  # 1 - decay
 

@@ -106,7 +106,5 @@ def _checked(average: Any, step: Any) -> tuple[int | None, int | Literal["best"]
         if not is_number and not is_other:
             known = " or ".join(["a whole number", *map(repr, others)])
             raise UserError(f"{name}={quote(value)} is a {type(value).__name__}; give {known}")
-    return (
-        None if average is None else int(average),
-        int(step) if isinstance(step, Integral) else step,
-    )
+    average = None if average is None else int(average)
+    return average, int(step) if isinstance(step, Integral) else step

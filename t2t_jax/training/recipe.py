@@ -25,7 +25,7 @@ from t2t_jax.modules.parameters import (
     of_each,
 )
 from t2t_jax.training import optimizer as optimizers
-from t2t_jax.training.optimizer import Keep, Optimizer
+from t2t_jax.training.optimizer import Keep, Optimizer, Updated
 
 
 def make_optimizer(config: Config, declared: Parameters) -> Optimizer:
@@ -146,9 +146,7 @@ def without_frozen(optimizer: Optimizer, frozen: Parameters) -> Optimizer:
     def init(params: Parameters) -> Any:
         return optimizer.init(optimizers.parted(params, frozen)[1])
 
-    def update(
-        gradients: Parameters, state: Any, params: Parameters, keep: Keep
-    ) -> tuple[Parameters, Any]:
+    def update(gradients: Parameters, state: Any, params: Parameters, keep: Keep) -> Updated:
         fixed, trained = optimizers.parted(params, frozen)
         directions, state = optimizer.update(gradients, state, trained, keep)
         still = jax.tree.map(jnp.zeros_like, fixed)

@@ -2,18 +2,19 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array, Float, Float32, Int32, Shaped
+from jaxtyping import Array, Float32, Int32, Shaped
 
 from t2t_jax.batch import Batch
 from t2t_jax.config import Config, ParallelConfig
 from t2t_jax.errors import UserError
 from t2t_jax.kernels.choice import kernels_of
+from t2t_jax.kernels.preset import Losses
 from t2t_jax.kernels.reference import REFERENCE
 from t2t_jax.modules.decoding_model import ScoringModel
 from t2t_jax.modules.interceptors import InterceptedJit
@@ -59,14 +60,12 @@ class StepMetrics(NamedTuple):
     nonfinite_total: Int32[Array, ""]
 
 
-def loss_sums(
-    losses: tuple[Float[Array, "rows t"], Float[Array, "rows t"]], batch: Batch
-) -> LossSums:
+def loss_sums(losses: Losses, batch: Batch) -> LossSums:
     """Sum the losses over the target tokens of a batch (section 5.4).
 
     Args:
       losses: the label-smoothed loss and the negative log-likelihood of every target position.
-      batch: arrays `[rows, t]`.
+      batch: arrays `[b, t]`.
     """
     smoothed, nll = losses
     real = (batch.targets.segments != 0).astype(jnp.float32)
@@ -74,6 +73,7 @@ def loss_sums(
 
 
 _Sums = TypeVar("_Sums")
+_Gradients: TypeAlias = Callable[..., tuple[Parameters, LossSums]]
 
 
 def _sum_over_passes(compute: Callable[[Batch, Int32[Array, ""]], _Sums], batch: Batch) -> _Sums:
@@ -164,9 +164,7 @@ def train_step(
     Returns:
       The state after the step, and its metrics.
     """
-    compute: Callable[..., tuple[Parameters, LossSums]] = partial(
-        _gradient_sums, config, model, axis_name=axis_name
-    )
+    compute: _Gradients = partial(_gradient_sums, config, model, axis_name=axis_name)
     passes = len(batch.targets.tokens)
     if mesh is not None and passes > 1 and mesh.shape["data"] > 1:
         compute = _adding_up_once(compute, mesh)
@@ -220,15 +218,11 @@ def _gradient_sums(
     return sums if axis_name is None else jax.lax.psum(sums, axis_name)
 
 
-def _adding_up_once(
-    compute: Callable[..., tuple[Parameters, LossSums]], mesh: Mesh
-) -> Callable[..., tuple[Parameters, LossSums]]:
-    """Change `_gradient_sums` so that devices add up their gradients once, after the last pass.
-
-    The compiler would add up the devices' parts of a single gradient in every pass. So each index
-    of the mesh axis `data` keeps its gradient, and the rows of a pass are split into contiguous
-    parts, one for each index.
-    """
+def _adding_up_once(compute: _Gradients, mesh: Mesh) -> _Gradients:
+    """Change `_gradient_sums` so that devices add up their gradients once, after the last pass."""
+    # The compiler would add up the devices' parts of a single gradient in every pass. So each index
+    # of the mesh axis `data` keeps its gradient, and the rows of a pass are split into contiguous
+    # parts, one for each index.
     parts = mesh.shape["data"]
     in_parts = jax.vmap(
         partial(compute, axis_name="data"),

@@ -124,10 +124,7 @@ def _boxed(
 
 
 def check_memory(
-    config: Config,
-    vocab_size: int,
-    mesh: Mesh,
-    shapes: Iterable[tuple[int, int, int]] = (),
+    config: Config, vocab_size: int, mesh: Mesh, shapes: Iterable[tuple[int, int, int]] = ()
 ) -> TrainingMemory:
     """Refuse a run that cannot fit its devices, before anything is allocated or compiled.
 

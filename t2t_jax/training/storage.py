@@ -107,7 +107,7 @@ class BucketReader:
                     f"checkpoint {place} cannot be fetched ({error.strerror or error}); it is not "
                     "damaged: try again"
                 ) from error
-            with closing(_open(local, None, alone=True)) as manager:
+            with closing(open_manager(local, None, alone=True)) as manager:
                 return manager.restore(step, args=args)
 
     def close(self) -> None:
@@ -118,21 +118,11 @@ Reader: TypeAlias = ocp.CheckpointManager | BucketReader
 """A manager that reads the checkpoints in a directory."""
 
 
-def open_manager(directory: Path, keep: Any) -> ocp.CheckpointManager:
-    """Open Orbax's manager that writes the checkpoints in a directory.
-
-    Args:
-      directory: has one directory for each checkpoint, named by its step.
-      keep: Orbax's policy of which checkpoints stay.
-    """
-    return _open(directory, keep, alone=False)
-
-
 def open_reader(directory: Path) -> Reader:
     """Open a manager that reads the checkpoints in a directory, for this process only."""
     if isinstance(directory, BucketPath):
         return BucketReader(directory)
-    return _open(directory, None, alone=True)
+    return open_manager(directory, None, alone=True)
 
 
 def recover(workdir: Path, names: Sequence[str]) -> None:
@@ -189,7 +179,7 @@ class _Barrier:
 
 
 @orbax_kept_quiet()
-def _open(directory: Path, keep: Any, *, alone: bool) -> ocp.CheckpointManager:
+def open_manager(directory: Path, keep: Any, *, alone: bool = False) -> ocp.CheckpointManager:
     """Open Orbax's manager of the checkpoints in a directory of a file system.
 
     All processes write together, and agree through JAX's coordinator. By default Orbax would run
@@ -197,6 +187,8 @@ def _open(directory: Path, keep: Any, *, alone: bool) -> ocp.CheckpointManager:
     order on each process. Each process reads by itself.
 
     Args:
+      directory: has one directory for each checkpoint, named by its step.
+      keep: Orbax's policy of which checkpoints stay; None only reads.
       alone: whether this process works without the others.
     """
     read_only, processes = keep is None, _processes(directory, alone=alone)
@@ -270,12 +262,7 @@ def writing_checkpoints(directory: Path) -> Iterator[None]:
 
 
 @orbax_kept_quiet()
-def restore(
-    manager: Reader,
-    directory: Path,
-    step: int,
-    **items: ocp.args.CheckpointArgs,
-) -> Any:
+def restore(manager: Reader, directory: Path, step: int, **items: ocp.args.CheckpointArgs) -> Any:
     """Read some items of a checkpoint, such as its parameters.
 
     Raises:
