@@ -265,16 +265,9 @@ class MultiHeadAttention(nn.Module):
             of_heads = attention.repeat_heads(key, self.config.num_heads)
             weights = attention_weights(query, of_heads, mask, bias, self.score)
             self.sow(WEIGHTS, "weights", weights)
-        heads, rows = context.kernels.attention(
-            query,
-            key,
-            value,
-            mask,
-            bias,
-            score=self.score,
-            dropout_rate=self.config.dropout_rate,
-            dropout_key=context.dropout_key(self),
-        )
+        dropout_key = context.dropout_key(self)
+        attend = partial(context.kernels.attention, score=self.score, dropout_key=dropout_key)
+        heads, rows = attend(query, key, value, mask, bias, dropout_rate=self.config.dropout_rate)
         return self.output(attention.merge_heads(heads), context, rows)
 
     def prefill(
@@ -343,10 +336,7 @@ class MultiHeadAttention(nn.Module):
         return self.output(attention.merge_heads(heads), context), cache
 
     def step_to_encoded(
-        self,
-        x: Float[Array, "b q d_model"],
-        source: Remembered,
-        context: Context,
+        self, x: Float[Array, "b q d_model"], source: Remembered, context: Context
     ) -> Float[Array, "b q d_model"]:
         """Let the positions in `x` attend to the output of an encoder.
 

@@ -40,15 +40,12 @@ class InOrder(NamedTuple):
     """Values of each position."""
 
 
-class Stacked(NamedTuple):
-    """Keys and values of all layers, to which a step adds those of one position at once."""
-
-    both: Float[Array, "b layers _ _ _"]
-    """Keys and values of each position side by side."""
+Stacked: TypeAlias = Float[Array, "b layers _ _ _"]
+"""Keys and values of each position side by side, of all layers: a step adds one position to all."""
 
 
 class OfStack(NamedTuple):
-    """Keys and values of one layer of a `Stacked`, or only of its new position."""
+    """Keys and values of one layer of a `Stacked` cache, or only of its new position."""
 
     key: Float[Array, "b _ _ d_k"]
     """Keys of each position."""
@@ -91,7 +88,7 @@ def empty_cache(
     """
     groups, d_k, d_v = config.groups, config.d_k, config.d_v
     if layout == "stacked":
-        return Stacked(jnp.zeros((rows, depth, groups, slots, d_k + d_v), dtype))
+        return jnp.zeros((rows, depth, groups, slots, d_k + d_v), dtype)
     if layout == "in_order":
         return (InOrder(*(jnp.zeros((rows, slots, groups, d), dtype) for d in (d_k, d_v))),) * depth
     keys, values = (jnp.zeros(shape, dtype) for shape in config.cache_shapes(rows, slots))
@@ -101,16 +98,15 @@ def empty_cache(
 def axes_of(layout: CacheLayout, depth: int) -> Any:
     """Return a tree like a cache, with the index of the position axis instead of each array."""
     each: dict[CacheLayout, Any] = {"turned": CACHED_AXES, "in_order": cast(Any, InOrder)(1, 1)}
-    return cast(Any, Stacked)(3) if layout == "stacked" else (each[layout],) * depth
+    return 3 if layout == "stacked" else (each[layout],) * depth
 
 
 def layers_of(cache: TransformerCache, d_k: int) -> Sequence[LayerCache]:
     """Return the keys and values of each layer of a cache."""
-    if not isinstance(cache, Stacked):
+    if isinstance(cache, tuple):
         return cache
-    both = cache.both
-    numbers = range(both.shape[1])
-    return [OfStack(both[:, n, :, :, :d_k], both[:, n, :, :, d_k:]) for n in numbers]
+    numbers = range(cache.shape[1])
+    return [OfStack(cache[:, n, :, :, :d_k], cache[:, n, :, :, d_k:]) for n in numbers]
 
 
 def joined_layers(
@@ -122,11 +118,10 @@ def joined_layers(
       layers: the cache or new entries that `attend_and_keep` returned for each layer.
       write_at: slot of the first of the new entries.
     """
-    if not isinstance(cache, Stacked):
+    if isinstance(cache, tuple):
         return cast(Any, tuple(layers))
     entries = jnp.stack([jnp.concatenate(layer, axis=-1) for layer in layers], axis=1)
-    entries = entries.astype(cache.both.dtype)
-    return Stacked(jax.lax.dynamic_update_slice_in_dim(cache.both, entries, write_at, axis=3))
+    return jax.lax.dynamic_update_slice_in_dim(cache, entries.astype(cache.dtype), write_at, axis=3)
 
 
 def attend_and_keep(

@@ -7,10 +7,10 @@ from jaxtyping import Array, Bool, Float, Int
 
 from t2t_jax.batch import Batch
 from t2t_jax.config import sections
-from t2t_jax.kernels.preset import CacheLayout
+from t2t_jax.kernels.preset import CacheLayout, Losses
 from t2t_jax.modules import cache, parameters, stack
 from t2t_jax.modules.attention import WEIGHTS, is_fused_in_decoding, source_layout
-from t2t_jax.modules.decoding_model import Axes, Memory, SourceForm
+from t2t_jax.modules.decoding_model import AttentionWeights, Axes, Memory, SourceForm
 from t2t_jax.modules.network import declared_parameters
 from t2t_jax.modules.parameters import Parameters
 from t2t_jax.modules.transformer import (
@@ -40,16 +40,12 @@ class NetworkScoring:
         """See `ScoringModel.logits`."""
         return cast(Any, self.network.apply({"params": params}, batch, deterministic=True))
 
-    def losses(
-        self, params: Parameters, batch: Batch, label_smoothing: float
-    ) -> tuple[Float[Array, "b t"], Float[Array, "b t"]]:
+    def losses(self, params: Parameters, batch: Batch, label_smoothing: float) -> Losses:
         """See `ScoringModel.losses`."""
         options: Any = {"label_smoothing": label_smoothing, "method": "losses"}
         return cast(Any, self.network.apply({"params": params}, batch, **options))
 
-    def attention_weights(
-        self, params: Parameters, batch: Batch
-    ) -> dict[str, Float[Array, "n b h _ _"]]:
+    def attention_weights(self, params: Parameters, batch: Batch) -> AttentionWeights:
         """Return the weights of the network's stacks; see `ScoringModel.attention_weights`."""
         _, sown = self.network.apply({"params": params}, batch, mutable=[WEIGHTS])
         return {

@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool, Float, Int, Int32
 
 from t2t_jax.batch import Batch, Sequence, one_a_row, padded
 from t2t_jax.config.sections import Quantize
+from t2t_jax.kernels.preset import Losses
 from t2t_jax.modules.parameters import Parameters
 
 Source: TypeAlias = Any
@@ -65,6 +66,9 @@ Memory: TypeAlias = Any
 """The arrays that a model keeps of its sources, computed once and shared by all hypotheses of a
 source. Their first axis holds the rows."""
 
+AttentionWeights: TypeAlias = dict[str, Float[Array, "n b h _ _"]]
+"""The attention weights of the layers of each kind of attention."""
+
 
 class Axes(NamedTuple):
     """The axes along which the arrays of a model become longer or shorter.
@@ -101,9 +105,7 @@ class ScoringModel(Protocol):
           batch: sources `[b, s]` and targets `[b, t]`.
         """
 
-    def losses(
-        self, params: Parameters, batch: Batch, label_smoothing: float
-    ) -> tuple[Float[Array, "b t"], Float[Array, "b t"]]:
+    def losses(self, params: Parameters, batch: Batch, label_smoothing: float) -> Losses:
         """Compute label-smoothed loss and negative log-likelihood of every target token, in nats.
 
         Args:
@@ -111,9 +113,7 @@ class ScoringModel(Protocol):
           label_smoothing: eps_ls (section 5.4).
         """
 
-    def attention_weights(
-        self, params: Parameters, batch: Batch
-    ) -> dict[str, Float[Array, "n b h _ _"]]:
+    def attention_weights(self, params: Parameters, batch: Batch) -> AttentionWeights:
         """Return the attention weights of all layers and heads: `encoder`, `decoder` and `cross`.
 
         Args:

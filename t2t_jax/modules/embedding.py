@@ -39,16 +39,10 @@ class TokenEmbedding(nn.Module):
 
     def setup(self) -> None:
         """Create the matrix."""
-        self.embedding: Any = matrix(
-            self,
-            "embedding",
-            (self.vocab_size, self.config.d_model),
-            ("vocab", "embed"),
-            None,
-            init=nn.initializers.normal(stddev=self.config.scaling_width**-0.5),
-            summed_axis=-1,  # the output projection sums over d_model
-            grows=False,
-        )
+        shape = self.vocab_size, self.config.d_model
+        init = nn.initializers.normal(stddev=self.config.scaling_width**-0.5)
+        make: Any = partial(matrix, init=init, summed_axis=-1)  # as the output projection sums
+        self.embedding = make(self, "embedding", shape, ("vocab", "embed"), None, grows=False)
 
     def __call__(self, tokens: Int[Array, "b t"]) -> Float[Array, "b t d_model"]:
         """Return the embeddings of `tokens`, times sqrt(d_model) (section 3.4) if configured."""

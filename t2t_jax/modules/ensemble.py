@@ -15,7 +15,15 @@ from t2t_jax.batch import Batch
 from t2t_jax.config.sections import Quantize
 from t2t_jax.errors import UserError
 from t2t_jax.functional.loss import label_smoothed_cross_entropy
-from t2t_jax.modules.decoding_model import Axes, Cache, DecodingModel, Memory, SourceForm
+from t2t_jax.kernels.preset import Losses
+from t2t_jax.modules.decoding_model import (
+    AttentionWeights,
+    Axes,
+    Cache,
+    DecodingModel,
+    Memory,
+    SourceForm,
+)
 from t2t_jax.modules.parameters import Parameters
 
 
@@ -86,16 +94,12 @@ class Ensemble:
         """See `DecodingModel.logits`."""
         return log_mean([member.logits(own, batch) for member, own in self._members_with(params)])
 
-    def losses(
-        self, params: Parameters, batch: Batch, label_smoothing: float
-    ) -> tuple[Float[Array, "b t"], Float[Array, "b t"]]:
+    def losses(self, params: Parameters, batch: Batch, label_smoothing: float) -> Losses:
         """See `DecodingModel.losses`."""
         tokens = batch.targets.tokens
         return label_smoothed_cross_entropy(self.logits(params, batch), tokens, label_smoothing)
 
-    def attention_weights(
-        self, params: Parameters, batch: Batch
-    ) -> dict[str, Float[Array, "n b h _ _"]]:
+    def attention_weights(self, params: Parameters, batch: Batch) -> AttentionWeights:
         """Refuse to return attention weights, as each member has separate ones."""
         raise UserError(
             f"an ensemble of {len(self.members)} models has no attention weights, as each has its "

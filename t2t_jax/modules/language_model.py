@@ -23,7 +23,7 @@ from t2t_jax.kernels.preset import DistanceBias
 from t2t_jax.modules.attention import Context, Mask
 from t2t_jax.modules.cache import CachedKeysValues, Remembered, axes_of
 from t2t_jax.modules.cached_decoding import CachedDecoding
-from t2t_jax.modules.decoding_model import Axes
+from t2t_jax.modules.decoding_model import AttentionWeights, Axes
 from t2t_jax.modules.parameters import Parameters
 from t2t_jax.modules.transformer import DecoderNetwork, StepInput
 
@@ -171,9 +171,7 @@ class LanguageModelDecoding(CachedDecoding):
         each_layer = axes_of("turned", self.network.config.stacks[-1].num_layers)
         return Axes(slots=each_layer, sources=cast(Any, Prompt)(each_layer, 1, 1))
 
-    def attention_weights(
-        self, params: Parameters, batch: Batch
-    ) -> dict[str, Float[Array, "n b h _ _"]]:
+    def attention_weights(self, params: Parameters, batch: Batch) -> AttentionWeights:
         """Return the parts of self-attention that match the attentions of an encoder-decoder.
 
         `encoder` has the weights between a source's tokens. The queries of `decoder` and `cross`

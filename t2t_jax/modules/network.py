@@ -5,10 +5,11 @@ from typing import Any, Protocol, runtime_checkable
 
 import jax
 from jax.sharding import Mesh
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Int, Key
 
 from t2t_jax.batch import Batch
 from t2t_jax.config import ModelConfig
+from t2t_jax.kernels.preset import Losses
 from t2t_jax.modules import interceptors, parameters
 from t2t_jax.parallel import axes, jax_settings
 
@@ -54,7 +55,7 @@ class Network(Protocol):
         num_chunks: int = 1,
         deterministic: bool = True,
         first_row: Int[Array, ""] | int = 0,
-    ) -> tuple[Float[Array, "b t"], Float[Array, "b t"]]:
+    ) -> Losses:
         """Compute label-smoothed loss and negative log-likelihood of every target token, in nats.
 
         Args:

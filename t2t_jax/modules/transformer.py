@@ -21,7 +21,7 @@ from t2t_jax.config import ModelConfig, sections
 from t2t_jax.errors import UserError
 from t2t_jax.functional.masks import attention_mask
 from t2t_jax.kernels.cross_entropy import in_chunks
-from t2t_jax.kernels.preset import DistanceBias, Kernels
+from t2t_jax.kernels.preset import DistanceBias, Kernels, Losses
 from t2t_jax.kernels.reference import REFERENCE
 from t2t_jax.modules.attention import Context, Mask, Norm
 from t2t_jax.modules.cache import Remembered, RememberedKeysValues, TransformerCache
@@ -118,10 +118,10 @@ class TokenNetwork(nn.Module):
         num_chunks: int = 1,
         deterministic: bool = True,
         first_row: Int[Array, ""] | int = 0,
-    ) -> tuple[Float[Array, "b t"], Float[Array, "b t"]]:
+    ) -> Losses:
         """See `Network.losses`."""
         x = self._decoded(batch, deterministic, first_row)
-        losses: Callable[..., tuple[Array, Array]] = partial(
+        losses: Callable[..., Losses] = partial(
             self.kernels.losses,
             embedding=self.output_matrix(),
             bias=self.output_bias if self.config.output_bias else None,
@@ -148,11 +148,7 @@ class TokenNetwork(nn.Module):
         return jnp.where(targets.positions == 0, self.bos_id, previous)
 
     def context(
-        self,
-        side: Side,
-        positions: Int[Array, "b t"],
-        mask: Mask,
-        base: Context | None = None,
+        self, side: Side, positions: Int[Array, "b t"], mask: Mask, base: Context | None = None
     ) -> Context:
         """Make the context of a stack of layers.
 
