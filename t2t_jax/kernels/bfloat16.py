@@ -13,30 +13,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, BFloat16, Float, Float32
 
-from t2t_jax.kernels.products import summed_in_float32
+from t2t_jax.kernels.products import for_cpus, summed_in_float32
 
 _BLOCK = 16
 """Rows and columns of the blocks of a transposition."""
 _Operands = tuple[Float[Array, "..."], Float[Array, "..."]]
-
-
-@jax.custom_vjp
-def linear(
-    x: BFloat16[Array, "b t d_in"], kernel: BFloat16[Array, "d_in d_out"]
-) -> BFloat16[Array, "b t d_out"]:
-    """Compute the product x W at every position."""
-    return summed_in_float32("bti,io->bto", x, kernel).astype(x.dtype)
-
-
-def _linear_gradient(operands: _Operands, cotangent: Float[Array, "b t d_out"]) -> _Operands:
-    x, kernel = operands
-    cotangent = jax.lax.optimization_barrier(cotangent)  # written once, for both products
-    x_bar = summed_in_float32("bto,io->bti", cotangent, kernel).astype(x.dtype)
-    kernel_bar = summed_in_float32("ir,ro->io", transpose(_rows(x)), _rows(cotangent))
-    return x_bar, kernel_bar.astype(kernel.dtype)
-
-
-linear.defvjp(lambda x, kernel: (linear(x, kernel), (x, kernel)), _linear_gradient)
 
 
 @jax.custom_vjp
@@ -56,27 +37,30 @@ def _add_bias_gradient(_: None, cotangent: Float[Array, "b t d"]) -> _Operands:
 add_bias.defvjp(lambda x, bias: (add_bias(x, bias), None), _add_bias_gradient)
 
 
-@jax.custom_vjp
-def pre_softmax_logits(
-    x: BFloat16[Array, "b t d_model"], embedding: Float[Array, "vocab d_model"]
-) -> Float32[Array, "b t vocab"]:
-    """Compute the pre-softmax linear transformation (section 3.4), summed in float32."""
-    return summed_in_float32("btd,vd->btv", x, embedding.astype(x.dtype))
+def transpose(matrix: Float[Array, "m n"]) -> Float[Array, "n m"]:
+    """Transpose a matrix in memory, so that XLA does not merge the transposition into a product.
+
+    Args:
+      matrix: the matrix; if its width is no multiple of 16, XLA may convert products to float32.
+    """
+    m, n = matrix.shape
+    if n % _BLOCK:
+        return matrix.T
+    rows = _BLOCK if m % _BLOCK == 0 else 1
+    blocks = matrix.reshape(m // rows, rows, n // _BLOCK, _BLOCK)
+    return blocks.transpose(2, 3, 0, 1).reshape(n, m)
 
 
-def _logits_gradient(operands: _Operands, cotangent: Float32[Array, "b t vocab"]) -> _Operands:
-    x, embedding = operands
-    cotangent = jax.lax.optimization_barrier(cotangent.astype(x.dtype))
-    x_bar = summed_in_float32("btv,vd->btd", cotangent, embedding.astype(x.dtype)).astype(x.dtype)
-    # The smaller operand and the result are transposed: the cotangent is the largest of all.
-    transposed = summed_in_float32("dr,rv->dv", transpose(_rows(x)), _rows(cotangent))
-    embedding_bar = transpose(jax.lax.optimization_barrier(transposed)).astype(x.dtype)
-    return x_bar, embedding_bar.astype(embedding.dtype)
+def _multiply(equation: str, a: Float[Array, "..."], b: Float[Array, "..."]) -> Array:
+    return summed_in_float32(equation, a, b).astype(a.dtype)
 
 
-pre_softmax_logits.defvjp(
-    lambda x, embedding: (pre_softmax_logits(x, embedding), (x, embedding)), _logits_gradient
-)
+def _outer(x: Float[Array, "b t m"], y: Float[Array, "b t n"]) -> Float32[Array, "m n"]:
+    return summed_in_float32("ir,ro->io", transpose(_rows(x)), _rows(y))
+
+
+linear, pre_softmax_logits = for_cpus(_multiply, _outer, transpose)
+"""The product x W at every position, and the output projection (section 3.4)."""
 
 
 @cache
@@ -98,20 +82,6 @@ def is_supported() -> bool:
         except jax.errors.JaxRuntimeError:
             return False
     return True
-
-
-def transpose(matrix: Float[Array, "m n"]) -> Float[Array, "n m"]:
-    """Transpose a matrix in memory, so that XLA does not merge the transposition into a product.
-
-    Args:
-      matrix: the matrix; if its width is no multiple of 16, XLA may convert products to float32.
-    """
-    m, n = matrix.shape
-    if n % _BLOCK:
-        return matrix.T
-    rows = _BLOCK if m % _BLOCK == 0 else 1
-    blocks = matrix.reshape(m // rows, rows, n // _BLOCK, _BLOCK)
-    return blocks.transpose(2, 3, 0, 1).reshape(n, m)
 
 
 def _rows(x: Float[Array, "b t d"]) -> Float[Array, "r d"]:

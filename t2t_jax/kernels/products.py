@@ -62,27 +62,6 @@ einsum_float32.defvjp(
 )
 
 
-@jax.custom_vjp
-def linear_on_cpus(
-    x: Float[Array, "b t d_in"], kernel: Float[Array, "d_in d_out"]
-) -> Float[Array, "b t d_out"]:
-    """Compute x W, with a derivative that XLA for CPUs runs fast."""
-    return x @ kernel
-
-
-def _linear_gradient(operands: _Operands, cotangent: Float[Array, "b t d_out"]) -> _Operands:
-    x, kernel = operands
-    # Both products read the cotangent, in one layout. Left to itself, XLA computes and writes it
-    # once for each, and transposed for the kernel, which takes as long as the product.
-    cotangent = jax.lax.optimization_barrier(cotangent)
-    x_bar = jnp.einsum("bto,io->bti", cotangent, kernel)
-    kernel_bar = jnp.einsum("bti,bto->io", x, cotangent)
-    return x_bar, kernel_bar
-
-
-linear_on_cpus.defvjp(lambda x, kernel: (linear_on_cpus(x, kernel), (x, kernel)), _linear_gradient)
-
-
 def target_logits(
     x: Float[Array, "b t d_model"],
     targets: Int[Array, "b t"],
@@ -93,27 +72,52 @@ def target_logits(
     return (x.astype(jnp.float32) * rows.astype(jnp.float32)).sum(-1)
 
 
-@jax.custom_vjp
-def logits_on_cpus(
-    x: Float[Array, "b t d_model"], embedding: Float[Array, "vocab d_model"]
-) -> Float32[Array, "b t vocab"]:
-    """Compute the output projection, with a derivative that XLA for CPUs runs fast."""
-    return einsum_float32("btd,vd->btv", x, embedding.astype(x.dtype))
+def for_cpus(
+    multiply: Callable[[str, Array, Array], Array],
+    outer: Callable[[Array, Array], Array],
+    transpose: Callable[[Array], Array],
+) -> tuple[Callable[[Array, Array], Array], Callable[[Array, Array], Float32[Array, "b t v"]]]:
+    """Return x W and the output projection, with derivatives that XLA for CPUs runs fast.
+
+    Args:
+      multiply: `einsum`, in the dtype of its operands.
+      outer: the matrix `[m, n]` of vectors `[b, t, m]` and `[b, t, n]`: the sum of outer products.
+      transpose: the transposition of a matrix.
+    """
+
+    @jax.custom_vjp
+    def linear(x: Float[Array, "b t i"], kernel: Float[Array, "i o"]) -> Float[Array, "b t o"]:
+        return multiply("bti,io->bto", x, kernel)
+
+    def linear_gradient(operands: _Operands, cotangent: Float[Array, "b t o"]) -> _Operands:
+        x, kernel = operands
+        # Both products read the cotangent, in one layout. Left to itself, XLA computes and writes
+        # it once for each, and transposed for the kernel, which takes as long as the product.
+        cotangent = jax.lax.optimization_barrier(cotangent)
+        x_bar = multiply("bto,io->bti", cotangent, kernel)
+        return x_bar, outer(x, cotangent).astype(kernel.dtype)
+
+    @jax.custom_vjp
+    def logits(x: Float[Array, "b t d"], table: Float[Array, "v d"]) -> Float32[Array, "b t v"]:
+        return summed_in_float32("btd,vd->btv", x, table.astype(x.dtype))
+
+    def logits_gradient(operands: _Operands, cotangent: Float32[Array, "b t v"]) -> _Operands:
+        x, table = operands
+        # There is one copy of the largest array of a step, as in `linear`. The product whose wide
+        # side is that array is transposed afterwards: the result is a fraction of the size.
+        cotangent = jax.lax.optimization_barrier(cotangent.astype(x.dtype))
+        x_bar = multiply("btv,vd->btd", cotangent, table.astype(x.dtype))
+        transposed = jax.lax.optimization_barrier(outer(x, cotangent))
+        return x_bar, transpose(transposed).astype(x.dtype).astype(table.dtype)
+
+    linear.defvjp(lambda x, kernel: (linear(x, kernel), (x, kernel)), linear_gradient)
+    logits.defvjp(lambda x, table: (logits(x, table), (x, table)), logits_gradient)
+    return linear, logits
 
 
-def _logits_gradient(operands: _Operands, cotangent: Float32[Array, "b t vocab"]) -> _Operands:
-    x, embedding = operands
-    # There is one copy of the largest array of a step, as in `linear`. The product whose wide side
-    # is that array is transposed afterwards: the result is a fraction of the size.
-    cotangent = jax.lax.optimization_barrier(cotangent.astype(x.dtype))
-    x_bar = jnp.einsum("btv,vd->btd", cotangent, embedding.astype(x.dtype))
-    transposed = jax.lax.optimization_barrier(jnp.einsum("btd,btv->dv", x, cotangent))
-    return x_bar, transposed.T.astype(embedding.dtype)
-
-
-logits_on_cpus.defvjp(
-    lambda x, embedding: (logits_on_cpus(x, embedding), (x, embedding)), _logits_gradient
-)
+_outer = partial(jnp.einsum, "bti,bto->io")
+linear_on_cpus, logits_on_cpus = for_cpus(jnp.einsum, _outer, jnp.transpose)
+"""x W and the output projection, in the dtypes that CPUs have always computed in."""
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))

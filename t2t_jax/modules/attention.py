@@ -260,7 +260,7 @@ class MultiHeadAttention(nn.Module):
         if encoded is None:
             mask, bias = context.mask, context.bias
             if context.rotary is not None:
-                query, key = rotated(query, key, context.rotary, context.positions)
+                query, key = rotated(query, key, context)
         if self.is_mutable_collection(WEIGHTS) and not self.is_initializing():
             of_heads = attention.repeat_heads(key, self.config.num_heads)
             weights = attention_weights(query, of_heads, mask, bias, self.score)
@@ -364,9 +364,7 @@ class MultiHeadAttention(nn.Module):
         query = query.reshape(*query.shape[:2], config.num_heads, config.d_k)
         if config.query_key_norm:
             query, key = self.scores.query_norm(query), self.scores.key_norm(key)
-        if context.rotary is not None:
-            query, key = rotated(query, key, context.rotary, context.positions)
-        return query, key, value
+        return *rotated(query, key, context), value
 
     def _queries(
         self, x: Float[Array, "b q d_model"], context: Context
@@ -382,13 +380,13 @@ class MultiHeadAttention(nn.Module):
 def rotated(
     query: Float[Array, "b t h d_k"],
     key: Float[Array, "b t groups d_k"],
-    frequencies: Float32[Array, " pairs"],
-    positions: Int[Array, "b t"] | None,
+    context: Context,
 ) -> tuple[Float[Array, "b t h d_k"], Float[Array, "b t groups d_k"]]:
-    """Rotate queries and keys of self-attention by their positions; None means indices."""
-    if positions is None:
-        positions = jnp.arange(query.shape[1])[None]
-    return rotate(query, positions, frequencies), rotate(key, positions, frequencies)
+    """Rotate queries and keys of self-attention by their positions, if the context says so."""
+    if context.rotary is None:
+        return query, key
+    positions = jnp.arange(query.shape[1])[None] if context.positions is None else context.positions
+    return rotate(query, positions, context.rotary), rotate(key, positions, context.rotary)
 
 
 def join_projections(

@@ -251,9 +251,11 @@ class Checkpoints:
         self._drop_progress()
         for_safety = not is_due(self._identity.config, step)
         items = _items(state)
-        arguments = self._arguments(step, items, for_safety=for_safety, window=self.window)
+        record = origin.make_origin(
+            self._identity, step, items, for_safety=for_safety, window=self.window
+        )
         with storage.writing_checkpoints(self._workdir / CHECKPOINTS):
-            self._last.save(step, args=arguments, force=True)
+            self._last.save(step, args=_arguments(items, record), force=True)
 
     def _drop_progress(self) -> None:
         """Reduce complete checkpoints that only averages will read to their parameters."""
@@ -297,9 +299,10 @@ class Checkpoints:
             return False
         if step in self._best.all_steps():  # by another measure, or damaged
             self._best.delete(step)
-        record = ocp.args.JsonSave(origin.seal({"score": score, "measure": measure}))
-        scored = {name: item for name, item in _items(state).items() if name != "progress"}
-        arguments = self._arguments(step, scored, score=record)
+        items = {name: item for name, item in _items(state).items() if name != "progress"}
+        scored = ocp.args.JsonSave(origin.seal({"score": score, "measure": measure}))
+        record = origin.make_origin(self._identity, step, items)
+        arguments = _arguments(items, record, score=scored)
         try:
             with storage.writing_checkpoints(self._workdir / BEST):
                 saved = bool(self._best.save(step, args=arguments, force=True))
@@ -333,21 +336,6 @@ class Checkpoints:
                 return origin.unseal(stored["score"], _SCORE, directory / str(step))
             except UnreadableError:
                 return {}
-
-    def _arguments(
-        self,
-        step: int,
-        arrays: dict[str, Any],
-        *,
-        for_safety: bool = False,
-        window: Sequence[float] | None = None,
-        **others: ocp.args.CheckpointArgs,
-    ) -> ocp.args.Composite:
-        record = origin.make_origin(
-            self._identity, step, arrays, for_safety=for_safety, window=window
-        )
-        items = {name: ocp.args.StandardSave(item) for name, item in arrays.items()}
-        return ocp.args.Composite(**items, **others, origin=ocp.args.JsonSave(record))
 
     def __enter__(self) -> "Checkpoints":
         """Return the checkpoints."""
@@ -415,3 +403,10 @@ def _items(state: TrainState) -> dict[str, Any]:
     items = {"params": progress.pop("params"), "progress": progress}
     ema = progress.pop("ema")
     return items if ema is None else items | {"ema": ema}
+
+
+def _arguments(
+    items: dict[str, Any], record: Record, **others: ocp.args.CheckpointArgs
+) -> ocp.args.Composite:
+    arrays = {name: ocp.args.StandardSave(item) for name, item in items.items()}
+    return ocp.args.Composite(**arrays, **others, origin=ocp.args.JsonSave(record))
