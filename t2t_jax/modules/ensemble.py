@@ -81,12 +81,10 @@ class Ensemble:
         memory: tuple[Memory, ...],
     ) -> tuple[Float[Array, "b k vocab"], tuple[Cache, ...]]:
         """See `DecodingModel.step`."""
-        asked = tokens, positions, clock, ancestry_mask
+        members = zip(self.members, params.values(), cache, memory, strict=True)
         found = [
-            member.step(own, *asked, its_cache, its_memory)
-            for (member, own), its_cache, its_memory in zip(
-                self._members_with(params), cache, memory, strict=True
-            )
+            member.step(own, tokens, positions, clock, ancestry_mask, slots, sources)
+            for member, own, slots, sources in members
         ]
         return log_mean([logits for logits, _ in found]), tuple(new for _, new in found)
 

@@ -194,13 +194,16 @@ def is_matrix_of_layers(declared: Any) -> bool:
     return is_matrix(declared) and is_stacked(declared)
 
 
-def of_each(function: Callable[[Any], Any], declared: Parameters) -> Parameters:
+def of_each(function: Callable[..., Any], declared: Parameters, *others: Parameters) -> Parameters:
     """Map a function of a declared parameter, such as `is_matrix`, over a tree.
 
     Args:
+      function: it also takes a leaf of each of `others`.
       declared: the parameters, from `init_parameters`.
     """
-    return jax.tree.map(function, declared, is_leaf=lambda x: isinstance(x, meta.AxisMetadata))
+    return jax.tree.map(
+        function, declared, *others, is_leaf=lambda x: isinstance(x, meta.AxisMetadata)
+    )
 
 
 def quantized(params: Parameters, declared: Parameters) -> Parameters:
@@ -245,9 +248,6 @@ def transposed(params: Parameters, declared: Parameters) -> Parameters:
 def _with_boxes(
     kinds: Any, convert: Callable[[Any, Array], Any], params: Parameters, declared: Parameters
 ) -> Parameters:
-    return jax.tree.map(
-        lambda box, x: convert(box, x) if isinstance(box, kinds) else x,
-        declared,
-        params,
-        is_leaf=lambda x: isinstance(x, meta.AxisMetadata),
+    return of_each(
+        lambda box, x: convert(box, x) if isinstance(box, kinds) else x, declared, params
     )
