@@ -21,15 +21,15 @@ import numpy as np
 from t2t_jax.batch import EOS_ID
 from t2t_jax.config import DecodingConfig
 from t2t_jax.data.vocabulary import Vocabulary
-from t2t_jax.decoding.constraints import Constraints, Phrases
+from t2t_jax.decoding.search.constraints import Constraints, Phrases
 from t2t_jax.errors import UserError
 
 _SPACE = b" "
 _COMPLETE = -1
 
 
-def constraints_of(decoding: DecodingConfig, vocabulary: Vocabulary) -> Constraints | None:
-    """Make the constraints of a config and a vocabulary, or None if there are none.
+def constraints_of(decoding: DecodingConfig, vocabulary: Vocabulary) -> Constraints:
+    """Make the constraints of a config and a vocabulary.
 
     Tokens that begin every target, such as the mark of its language, are in the prefix of each
     sentence; the constraints have their number. With forbidden phrases, subwords without text, such
@@ -46,16 +46,12 @@ def constraints_of(decoding: DecodingConfig, vocabulary: Vocabulary) -> Constrai
     texts = spelt_by(vocabulary) if decoding.forbidden else []
     for token, text in enumerate(texts):
         never[token] |= not text and token != EOS_ID
-    told = len(vocabulary.target_begin)
-    asked = decoding.min_length, decoding.no_repeat_ngram_size, decoding.forbidden, never.any()
-    if not any((*asked, told)):
-        return None
     return Constraints(
         np.int32(decoding.min_length) if decoding.min_length else None,
         never if never.any() else None,
         automaton(decoding.forbidden, vocabulary) if decoding.forbidden else None,
         decoding.no_repeat_ngram_size,
-        told,
+        len(vocabulary.target_begin),
     )
 
 

@@ -19,11 +19,11 @@ from typing import TypeAlias
 from jax.sharding import Mesh
 
 from t2t_jax.config import DecodingConfig
-from t2t_jax.decoding.constraints import Constraints
-from t2t_jax.decoding.hypotheses import SearchResult
 from t2t_jax.decoding.programs import Search, Sizes
 from t2t_jax.decoding.row_group import RowGroup, Sentence
 from t2t_jax.decoding.scheduler import num_groups, rung, strategy_of
+from t2t_jax.decoding.search.constraints import UNCONSTRAINED, Constraints
+from t2t_jax.decoding.search.hypotheses import SearchResult
 from t2t_jax.modules import decoding_model, interceptors, parameters
 from t2t_jax.parallel.mesh import row_parts
 
@@ -122,7 +122,7 @@ class OpenSearch:
         *,
         limits: Limits,
         seed: int = 0,
-        constraints: Constraints | None = None,
+        constraints: Constraints = UNCONSTRAINED,
     ) -> None:
         """Start the threads.
 
@@ -144,7 +144,7 @@ class OpenSearch:
         self._places = tuple(sorted({parts, quarter, self._rows}))
         shortest, longest = rung(1), rung(self.limits.longest)
         self._lengths = tuple(shortest << n for n in range((longest // shortest).bit_length()))
-        self._prefix = 0 if constraints is None else constraints.num_told
+        self._prefix = constraints.prompt_length
         self._waiting: list[_Request] = []  # a heap
         self._changed = threading.Condition()
         self._closed, self._number = False, 0
@@ -266,17 +266,13 @@ class OpenSearch:
         """Compile every program, so that no sentence has to wait for a compilation."""
         blank = self._search.model.sources.blank
         for rows, length in product(self._numbers_of_rows, self._lengths):
-            group, places = self._group(rows, length), self._places_among(rows)
+            group, places = self._group(rows, length), [n for n in self._places if n <= rows]
             sources = [n for n in self._lengths if n <= length]
             for several, source in product(places, sources):
                 group.let_in([(0, Sentence(blank(source), 0, 0))] * several, [several], [source])
                 group.collect(group.search_on(0, 1))
             for other in self._neighbours(rows, length):
                 self._group(rows, length).resize(self._sizes(*other))
-
-    def _places_among(self, rows: int) -> list[int]:
-        """Return the numbers of sentences that the programs for so many rows let in at once."""
-        return [places for places in self._places if places <= rows]
 
     def _neighbours(self, rows: int, length: int) -> Iterator[tuple[int, int]]:
         """Yield the rows and lengths to which a group of this size may be resized next."""
@@ -318,7 +314,8 @@ class OpenSearch:
         # come in, it stops after a few, which leave and come in at less cost together.
         together = max(1, len(under_way) // 8, min(self.num_waiting, self._rows // 4))
         leave = max(0, len(under_way) - together)
-        group.let_in(coming, self._places_among(group.sizes.rows), self._lengths)
+        places = [n for n in self._places if n <= group.sizes.rows]
+        group.let_in(coming, places, self._lengths)
         progress = group.search_on(leave, self.limits.most_steps)
         for number, result in group.collect(progress):
             under_way.pop(number).tell(result)

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Int32
 
 from t2t_jax.batch import PAD_ID
-from t2t_jax.decoding.hypotheses import SearchResult, take_hypotheses
-from t2t_jax.decoding.search import begin, search
-from t2t_jax.decoding.strategies import BeamSearch, Greedy, Strategy
+from t2t_jax.decoding.search.hypotheses import SearchResult, take_hypotheses
+from t2t_jax.decoding.search.loop import begin, search
+from t2t_jax.decoding.search.strategies import BeamSearch, Greedy, Strategy
 from t2t_jax.errors import UserError
 
 OwnStep: TypeAlias = Callable[[Int32[Array, " n"], Any], tuple[Float[Array, "n v"], Any]]
@@ -76,7 +76,7 @@ def beam_search(
         jax.tree.map(lambda x: jnp.repeat(jnp.asarray(x)[:, None], beam_size, axis=1), state),
         jnp.full(start.shape, max_length, jnp.int32),
         beam_size=beam_size,
-        room=max_length,
+        capacity=max_length,
         bos_id=0,  # `start` takes its place
     )
     strategy = beams if beam_size > 1 else Greedy(eos_id)

@@ -13,16 +13,16 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
-from jaxtyping import Array, Bool, Float, Int, Int32, Key, UInt32
+from jaxtyping import Array, Bool, Int, Int32, Key, UInt32
 
 from t2t_jax.batch import BOS_ID, PAD_ID
 from t2t_jax.config import DecodingConfig
-from t2t_jax.decoding import hypotheses, strategies
-from t2t_jax.decoding.constraints import Constraints
-from t2t_jax.decoding.search import add_rows, admit, advance, begin, put, resize, results, rewind
+from t2t_jax.decoding.search import hypotheses, loop, strategies
+from t2t_jax.decoding.search.constraints import UNCONSTRAINED, Constraints
+from t2t_jax.decoding.search.reductions import Reductions, argmax_and_logsumexp
 from t2t_jax.errors import UserError
 from t2t_jax.kernels.choice import kernels_of
-from t2t_jax.modules.decoding_model import Cache, DecodingModel, Memory
+from t2t_jax.modules.decoding_model import DecodingModel, Memory
 from t2t_jax.modules.interceptors import InterceptedJit
 from t2t_jax.modules.parameters import Parameters
 from t2t_jax.parallel import axes, jax_settings
@@ -94,7 +94,7 @@ class Progress(NamedTuple):
 
 @partial(InterceptedJit, static_argnames=("search", "sizes"))
 def begin_work(
-    search: Search, sizes: Sizes, params: Parameters, constraints: Constraints | None = None
+    search: Search, sizes: Sizes, params: Parameters, constraints: Constraints = UNCONSTRAINED
 ) -> Work:
     """Make a group of free rows.
 
@@ -103,11 +103,11 @@ def begin_work(
     """
     model, beam_size, room = search.model, search.strategy.beam_size, sizes.room
     free = jnp.zeros((sizes.rows,), jnp.int32)
-    state = begin(
+    state = loop.begin(
         model.empty_cache(sizes.rows, beam_size, room),
         free,
         beam_size=beam_size,
-        room=room,
+        capacity=room,
         bos_id=BOS_ID,
         keys=_keys(search.strategy, jnp.uint32(0), free),
         constraints=constraints,
@@ -127,7 +127,7 @@ def proceed(
     arrivals: Arrivals | None,
     seed: UInt32[Array, ""],
     leave: Int[Array, ""],
-    constraints: Constraints | None = None,
+    constraints: Constraints = UNCONSTRAINED,
     most_steps: Int[Array, ""] | None = None,
 ) -> tuple[Work, Progress]:
     """Let sentences in, and search until at most `leave` are live or one needs more room.
@@ -144,22 +144,14 @@ def proceed(
     if arrivals is not None:
         assert arrivals.inputs is not None
         new = model.memory(params, model.sources.inputs(arrivals.inputs))
-        work = _with_arrivals(search, work, new, arrivals, seed, constraints)
+        work = add_arrivals(search, work, new, arrivals, seed, constraints)
     state, memory = work
-
-    def step(
-        tokens: Int32[Array, "b k"],
-        positions: Int32[Array, " b"],
-        clock: Int32[Array, ""],
-        ancestry_mask: Bool[Array, "b k t k"],
-        cache: Cache,
-    ) -> tuple[Float[Array, "b k vocab"], Cache]:
-        return model.step(params, tokens, positions, clock, ancestry_mask, cache, memory)
-
+    step = partial(model.step, params, memory=memory)
     kernels = kernels_of(search.mesh, jnp.float32)
-    state = advance(strategy, step, state, leave, constraints, most_steps, kernels)
-    found = results(state, strategy.alpha, PAD_ID, strategy.offset)
-    best = jax.tree.map(lambda x: x[:, : search.num_best], found)
+    reductions = Reductions(kernels.normalizer, kernels.greatest or argmax_and_logsumexp)
+    state = loop.advance(strategy, step, state, leave, constraints, most_steps, reductions)
+    best = loop.results(strategy, state, PAD_ID)
+    best = jax.tree.map(lambda x: x[:, : search.num_best], best)
     return _by_rows(Work(state, memory), search.mesh), Progress(
         state.rows.searching, state.positions, best
     )
@@ -184,24 +176,6 @@ def fit_memory(model: DecodingModel, memory: Memory, length: int) -> Memory:
     return jax.tree.map(fit, memory, model.axes().sources)
 
 
-@partial(jax.jit, static_argnames="search", donate_argnames="work")
-def let_in(
-    search: Search,
-    work: Work,
-    memory: Memory,
-    arrivals: Arrivals,
-    seed: UInt32[Array, ""],
-    constraints: Constraints | None = None,
-) -> Work:
-    """Let encoded sentences into free rows.
-
-    Args:
-      work: the live sentences; its arrays are overwritten.
-      memory: the memory of the new sentences, with as many positions as that of `work`.
-    """
-    return _by_rows(_with_arrivals(search, work, memory, arrivals, seed, constraints), search.mesh)
-
-
 @partial(jax.jit, static_argnames=("model", "mesh", "sizes"))
 def resize_work(model: DecodingModel, mesh: Mesh, sizes: Sizes, work: Work) -> Work:
     """Copy the work into arrays of other sizes; the last rows are dropped first.
@@ -209,33 +183,44 @@ def resize_work(model: DecodingModel, mesh: Mesh, sizes: Sizes, work: Work) -> W
     The function takes no `Search`, so that searches with other settings share the program.
     """
     beam_size = work.state.rows.live.last.shape[1]
-    memory = add_rows(fit_memory(model, work.memory, sizes.source_length), sizes.rows)
+    memory = loop.resize_rows(fit_memory(model, work.memory, sizes.source_length), sizes.rows)
     empty_cache = jax.eval_shape(partial(model.empty_cache, sizes.rows, beam_size, sizes.room))
-    state = resize(work.state, sizes.rows, sizes.room, empty_cache, model.axes(beam_size).slots)
+    state = loop.resize(
+        work.state, sizes.rows, sizes.room, empty_cache, model.axes(beam_size).slots
+    )
     return _by_rows(Work(state, memory), mesh)
 
 
-def _with_arrivals(
+def add_arrivals(
     search: Search,
     work: Work,
     memory: Memory,
     arrivals: Arrivals,
     seed: UInt32[Array, ""],
-    constraints: Constraints | None,
+    constraints: Constraints = UNCONSTRAINED,
 ) -> Work:
-    memory, beam_size = put(work.memory, memory, arrivals.rows), search.strategy.beam_size
-    state = rewind(work.state, search.model.axes(beam_size).slots)
-    new = begin(
+    """Add encoded sentences to the work, in free rows.
+
+    Args:
+      memory: the memory of the new sentences, with as many positions as that of `work`.
+    """
+    memory, beam_size = loop.put_rows(work.memory, memory, arrivals.rows), search.strategy.beam_size
+    state = loop.rewind(work.state, search.model.axes(beam_size).slots)
+    new = loop.begin(
         (),
         arrivals.limits,
         beam_size=beam_size,
-        room=state.room,
+        capacity=state.capacity,
         bos_id=BOS_ID,
         keys=_keys(search.strategy, seed, arrivals.numbers),
         constraints=constraints,
         prefixes=arrivals.prefixes,
     )
-    return Work(admit(state, new.rows, arrivals.rows), memory)
+    return _by_rows(Work(loop.admit(state, new.rows, arrivals.rows), memory), search.mesh)
+
+
+let_in = jax.jit(add_arrivals, static_argnames="search", donate_argnames="work")
+"""`add_arrivals` as a program; the arrays of the work are overwritten."""
 
 
 def _keys(

@@ -13,8 +13,8 @@ import numpy as np
 
 from t2t_jax.batch import padded
 from t2t_jax.decoding import programs
-from t2t_jax.decoding.constraints import Constraints
-from t2t_jax.decoding.hypotheses import SearchResult
+from t2t_jax.decoding.search.constraints import UNCONSTRAINED, Constraints
+from t2t_jax.decoding.search.hypotheses import SearchResult
 from t2t_jax.modules.decoding_model import Source
 from t2t_jax.modules.parameters import Parameters
 from t2t_jax.parallel.mesh import on_host, put_rows
@@ -53,7 +53,7 @@ class RowGroup:
         params: Parameters,
         sizes: programs.Sizes,
         seed: int = 0,
-        constraints: Constraints | None = None,
+        constraints: Constraints = UNCONSTRAINED,
     ) -> None:
         """Make a group of free rows.
 
@@ -63,21 +63,21 @@ class RowGroup:
         self.sizes = sizes
         self._search, self._params, self._constraints = search, params, constraints
         self._seed = np.uint32(seed)
-        self._held: list[tuple[int, Sentence] | None] = [None] * sizes.rows
-        self._positions: Any = np.zeros(sizes.rows, int)
-        self._best: Any = None  # the hypotheses of all rows, when they were last collected
+        self._held: dict[int, tuple[int, Sentence]] = {}  # by row: the key and the sentence
+        self._positions: Any = None  # of all rows, when they were last collected
+        self._best: Any = None  # the hypotheses of all rows, at that time
         self._released: set[int] = set()  # rows whose sentence the device still searches for
         self._work = programs.begin_work(search, sizes, params, constraints)
 
     @property
     def held(self) -> list[tuple[int, Sentence]]:
         """Return the live sentences with their keys."""
-        return [each for each in self._held if each is not None]
+        return list(self._held.values())
 
     @property
     def num_free(self) -> int:
         """Return the number of rows without a sentence."""
-        return self._held.count(None)
+        return self.sizes.rows - len(self._held)
 
     @property
     def longest(self) -> int:
@@ -87,23 +87,18 @@ class RowGroup:
     @property
     def farthest(self) -> int:
         """Return the position of the longest live output."""
-        places = zip(self._positions, self._held, strict=True)
-        return max((int(position) for position, held in places if held is not None), default=0)
+        return max((int(self._positions[row]) for row in self._held), default=0)
 
     @property
     def last_row(self) -> int:
         """Return the number of rows up to the last one that is taken or was just released."""
-        taken = [row for row, held in enumerate(self._held) if held is not None]
-        return max([*taken, *self._released], default=-1) + 1
+        return max([*self._held, *self._released], default=-1) + 1
 
     def resize(self, sizes: programs.Sizes) -> None:
         """Change the sizes of the arrays; there have to be at least `last_row` rows."""
         if sizes == self.sizes:
             return
         self._work = programs.resize_work(self._search.model, self._search.mesh, sizes, self._work)
-        new = max(0, sizes.rows - self.sizes.rows)
-        self._held = [*self._held, *[None] * new][: sizes.rows]
-        self._positions = np.append(self._positions, np.zeros(new, int))[: sizes.rows]
         self.sizes = sizes
 
     def launch(self, arrivals: Sequence[tuple[int, Sentence]], leave: int) -> programs.Progress:
@@ -165,25 +160,23 @@ class RowGroup:
           The keys of these sentences, with their hypotheses `[num_best, t]`.
         """
         searching, self._positions, self._best = on_host(progress)
-        best, ended = self._best, []
-        for row, held in enumerate(self._held):
-            if held is not None and not searching[row]:
-                ended.append((held[0], jax.tree.map(lambda x, row=row: x[row], best)))
-                self._held[row] = None
-        return ended
+        best, ended = self._best, [row for row in self._held if not searching[row]]
+        return [
+            (self._held.pop(row)[0], jax.tree.map(lambda x, row=row: x[row], best))
+            for row in sorted(ended)
+        ]
 
     def release(self, key: int) -> None:
         """Give up a sentence; its row is free for the next `launch`."""
-        (row,) = (row for row, held in enumerate(self._held) if held and held[0] == key)
-        self._held[row] = None
+        (row,) = (row for row, (other, _) in self._held.items() if other == key)
+        del self._held[row]
         self._released.add(row)
 
     def so_far(self) -> Iterator[tuple[int, list[int]]]:
         """Yield the key and the tokens of each sentence at the last `collect`, for beam size 1."""
-        for row, held in enumerate(self._held):
-            if held is not None:
-                length = min(int(self._positions[row]), held[1].limit)
-                yield held[0], self._best.tokens[row, 0, :length].tolist()
+        for row, (key, sentence) in self._held.items():
+            length = min(int(self._positions[row]), sentence.limit)
+            yield key, self._best.tokens[row, 0, :length].tolist()
 
     def _proceed(
         self, arrivals: programs.Arrivals | None, leave: int, most_steps: np.int32 | None
@@ -203,10 +196,9 @@ class RowGroup:
 
     def _taken(self, arrivals: Sequence[tuple[int, Sentence]]) -> tuple[list[int], list[Sentence]]:
         """Assign rows to new sentences, and an empty sentence to each released row."""
-        free = [row for row, held in enumerate(self._held) if held is None]
+        free = [row for row in range(self.sizes.rows) if row not in self._held]
         rows = free[: len(arrivals)]
-        for row, arrival in zip(rows, arrivals, strict=True):
-            self._held[row] = arrival
+        self._held |= dict(zip(rows, arrivals, strict=True))
         stopped = sorted(self._released.difference(rows))
         self._released.clear()
         nothing = Sentence(self._search.model.sources.blank(0), 0, 0)  # its search ends at once

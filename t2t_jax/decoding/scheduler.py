@@ -20,8 +20,9 @@ from jax.sharding import Mesh
 
 from t2t_jax.batch import EOS_ID
 from t2t_jax.config import DecodingConfig
-from t2t_jax.decoding import hypotheses, programs, row_group, strategies
-from t2t_jax.decoding.constraints import Constraints
+from t2t_jax.decoding import programs, row_group
+from t2t_jax.decoding.search import hypotheses, strategies
+from t2t_jax.decoding.search.constraints import UNCONSTRAINED, Constraints
 from t2t_jax.modules import decoding_model, interceptors, parameters
 from t2t_jax.parallel.mesh import row_parts
 from t2t_jax.system.signals import safe_point
@@ -55,7 +56,7 @@ def decode(
     sentences: Sequence[row_group.Sentence],
     num_best: int = 1,
     seed: int = 0,
-    constraints: Constraints | None = None,
+    constraints: Constraints = UNCONSTRAINED,
 ) -> Iterator[tuple[int, hypotheses.SearchResult]]:
     """Decode sentences.
 

@@ -16,11 +16,11 @@ from t2t_jax.config import Config, DecodingConfig, ModelConfig, sections
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding import forbidden, long_lines
 from t2t_jax.decoding.arguments import check_num_best, texts, whole_number
-from t2t_jax.decoding.hypotheses import SearchResult
 from t2t_jax.decoding.open_search import Limits, OpenSearch
 from t2t_jax.decoding.programs import check_search_memory
 from t2t_jax.decoding.row_group import Sentence
 from t2t_jax.decoding.scheduler import decode, plan
+from t2t_jax.decoding.search.hypotheses import SearchResult
 from t2t_jax.errors import DivergedError, UserError
 from t2t_jax.modules.decoding_model import DecodingModel, TokenSources
 from t2t_jax.modules.ensemble import Ensemble, join_parameters

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t2t_jax.decoding.constraints import Constraints, Phrases
-from t2t_jax.decoding.search import advance, begin, results
-from t2t_jax.decoding.strategies import BeamSearch, Greedy, Sampling
+from t2t_jax.decoding.search.constraints import Constraints, Phrases
+from t2t_jax.decoding.search.loop import advance, begin, results
+from t2t_jax.decoding.search.strategies import BeamSearch, Greedy, Sampling
 from tests.selection import thorough_after
 
 PAD, EOS, BOS = 0, 1, 2
@@ -33,18 +33,18 @@ def flags(*ids):
 
 CASES = {
     "min_length": ({"min_length": 3}, False),
-    "never": ({"never": flags(PAD, BOS)}, False),
+    "forbidden": ({"forbidden": flags(PAD, BOS)}, False),
     "unigram": ({"no_repeat_ngram_size": 1}, False),
     "bigram": ({"no_repeat_ngram_size": 2}, False),
-    "longer than the room": ({"no_repeat_ngram_size": 9}, False),
+    "longer than the ring buffer": ({"no_repeat_ngram_size": 9}, False),
     "phrases": ({"phrases": PHRASES}, False),
     "prefixes": ({}, True),
     "nothing is left": (
-        {"never": flags(PAD, BOS, 4), "min_length": 4, "no_repeat_ngram_size": 1},
+        {"forbidden": flags(PAD, BOS, 4), "min_length": 4, "no_repeat_ngram_size": 1},
         False,
     ),
     "all": (
-        {"min_length": 2, "never": flags(BOS), "no_repeat_ngram_size": 2, "phrases": PHRASES},
+        {"min_length": 2, "forbidden": flags(BOS), "no_repeat_ngram_size": 2, "phrases": PHRASES},
         True,
     ),
 }
@@ -62,14 +62,14 @@ def search_with(strategy, constraints, prefixes, keys=None):
         (),
         jnp.full(SENTENCES, LIMIT),
         beam_size=strategy.beam_size,
-        room=LIMIT,
+        capacity=LIMIT,
         bos_id=BOS,
         keys=keys,
         constraints=constraints,
         prefixes=prefixes,
     )
     state = advance(strategy, step, state, constraints=constraints)
-    return results(state, strategy.alpha, offset=strategy.offset)
+    return results(strategy, state)
 
 
 def arrays(fields, has_prefixes):
@@ -79,7 +79,7 @@ def arrays(fields, has_prefixes):
     fields = {**fields}
     if "min_length" in fields:
         fields["min_length"] = np.int32(fields["min_length"])
-    return Constraints(**fields) if fields else None, prefixes if has_prefixes else None
+    return Constraints(**fields), prefixes if has_prefixes else None
 
 
 # The oracles: one hypothesis at a time.
@@ -96,8 +96,8 @@ def may_follow(tokens, sentence, fields, has_prefixes):
         grams = [longer[i : i + size] for i in range(len(longer) - size + 1)] if size else []
         ends = [longer[-len(spelt) :] == spelt for spelt in SPELT if "phrases" in fields]
         short = token == EOS and len(tokens) < fields.get("min_length", 0)
-        never = "never" in fields and fields["never"][token]
-        if not (short or never or any(ends) or (grams[-1:] and grams[-1] in grams[:-1])):
+        forbidden = "forbidden" in fields and fields["forbidden"][token]
+        if not (short or forbidden or any(ends) or (grams[-1:] and grams[-1] in grams[:-1])):
             left.append(token)
     return left or [EOS]
 
@@ -177,7 +177,7 @@ def test_samples_are_drawn_from_what_is_left_and_scored_by_the_model():
 
 def test_other_values_of_the_same_constraints_need_no_other_program():
     strategy = Greedy(EOS)
-    search_with(strategy, *arrays({"min_length": 1, "never": flags(PAD)}, True))
+    search_with(strategy, *arrays({"min_length": 1, "forbidden": flags(PAD)}, True))
     programs = search_with._cache_size()
-    search_with(strategy, *arrays({"min_length": 4, "never": flags(3)}, True))
+    search_with(strategy, *arrays({"min_length": 4, "forbidden": flags(3)}, True))
     assert search_with._cache_size() == programs

@@ -10,6 +10,7 @@ from t2t_jax.config import DataConfig, DecodingConfig
 from t2t_jax.data.corpus import open_corpus
 from t2t_jax.data.vocabularies.learning import train_vocabulary
 from t2t_jax.decoding.forbidden import automaton, constraints_of, spelt_by
+from t2t_jax.decoding.search.constraints import UNCONSTRAINED
 from t2t_jax.errors import UserError
 from tests.decoding.random_models import CONFIG, random_translator
 from tests.selection import thorough_after
@@ -129,7 +130,7 @@ def test_log_probabilities_stay_those_of_the_model(translator, lines):
 
 
 def test_a_config_without_constraints_has_none(vocabulary):
-    assert constraints_of(DecodingConfig(), vocabulary) is None
+    assert constraints_of(DecodingConfig(), vocabulary) == UNCONSTRAINED
 
 
 @pytest.mark.parametrize("token", [EOS_ID, -1, 100_000])
@@ -146,4 +147,4 @@ def test_a_blank_phrase_is_refused(phrase):
 
 def test_padding_alone_is_never_chosen_beside_forbidden_phrases(vocabulary):
     constraints = constraints_of(DecodingConfig(forbidden=("der",)), vocabulary)
-    assert np.flatnonzero(constraints.never).tolist() == [PAD_ID, BOS_ID]
+    assert np.flatnonzero(constraints.forbidden).tolist() == [PAD_ID, BOS_ID]

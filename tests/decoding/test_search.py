@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from t2t_jax.decoding.hypotheses import IMPOSSIBLE, SearchResult, length_penalty
-from t2t_jax.decoding.search import admit, advance, begin, resize, results, rewind, search
-from t2t_jax.decoding.strategies import BeamSearch, Greedy, Sampling
+from t2t_jax.decoding.search.hypotheses import IMPOSSIBLE, SearchResult, length_penalty
+from t2t_jax.decoding.search.loop import admit, advance, begin, resize, results, rewind, search
+from t2t_jax.decoding.search.reductions import Reductions, argmax_and_logsumexp
+from t2t_jax.decoding.search.strategies import BeamSearch, Greedy, Sampling
 from t2t_jax.kernels.cpu import CPU
 from t2t_jax.kernels.gpu import GPU
 from t2t_jax.kernels.tpu import TPU
@@ -38,11 +39,11 @@ def make_table(seed, vocab_size, eos_bonus=0.0):
 
 def toy_step(table, sentences):
     def step(tokens, positions, clock, mask, cache):
-        batch_size, beam_size, room, _ = mask.shape
-        place = clock % room
+        batch_size, beam_size, capacity, _ = mask.shape
+        place = clock % capacity
         cache = jax.lax.dynamic_update_slice_in_dim(cache, tokens, place * beam_size, axis=1)
-        entries = cache.reshape(batch_size, room, beam_size) + 1
-        position_at = positions[:, None] - (place - jnp.arange(room)) % room  # [b, t]
+        entries = cache.reshape(batch_size, capacity, beam_size) + 1
+        position_at = positions[:, None] - (place - jnp.arange(capacity)) % capacity  # [b, t]
         weights = jnp.asarray(WEIGHTS, jnp.int32)[position_at]
         state = jnp.einsum("bjti,bti,bt->bj", mask.astype(jnp.int32), entries, weights)
         return table[(state + 31 * sentences[:, None]) % STATES], cache
@@ -54,9 +55,9 @@ def toy_cache(batch_size, max_length, beam_size):
     return jnp.full((batch_size, max_length * beam_size), 500, jnp.int32)
 
 
-def search_from(strategy, step, cache, limits, room, keys=None):
-    how = {"beam_size": strategy.beam_size, "room": room, "bos_id": BOS, "keys": keys}
-    return search(strategy, step, begin(cache, jnp.minimum(limits, room), **how))
+def search_from(strategy, step, cache, limits, capacity, keys=None):
+    how = {"beam_size": strategy.beam_size, "capacity": capacity, "bos_id": BOS, "keys": keys}
+    return search(strategy, step, begin(cache, jnp.minimum(limits, capacity), **how))
 
 
 def toy_search(strategy, table, sentences, max_lengths, max_length, keys=None):
@@ -164,7 +165,7 @@ def test_the_rule_of_transformers_finds_the_hypotheses_of_that_library(search_na
     beam_size, alpha = int(search_name.split()[0]), float(search_name.split()[1])
     table = jnp.array(BY_TRANSFORMERS["table"], jnp.float32)
     limits = limits_array(BY_TRANSFORMERS["limits"])
-    sentences, room = jnp.arange(len(limits))[:, None], table.shape[1]
+    sentences, capacity = jnp.arange(len(limits))[:, None], table.shape[1]
 
     def step(tokens, positions, clock, mask, cache):
         return table[sentences, positions[:, None], tokens], cache
@@ -172,7 +173,7 @@ def test_the_rule_of_transformers_finds_the_hypotheses_of_that_library(search_na
     strategy = Greedy(EOS)
     if beam_size > 1:
         strategy = BeamSearch(EOS, beam_size, alpha, num_best=1, by_transformers=True)
-    result = jax.jit(lambda: search_from(strategy, step, (), limits, room))()
+    result = jax.jit(lambda: search_from(strategy, step, (), limits, capacity))()
     for sentence, expected in enumerate(BY_TRANSFORMERS["searches"][search_name]):
         ours = hypotheses(to_numpy(result), sentence)
         assert ["".join(map(str, tokens)) for tokens, _, _ in ours] == [one for one, _ in expected]
@@ -225,14 +226,15 @@ def test_greedy_search_takes_the_most_probable_token_at_every_position(seed, lim
 )
 def test_the_forms_for_accelerators_find_the_same(strategy, kernels):
     table, limits = jnp.array(make_table(3, 300)), jnp.full(len(SENTENCES), 8)
-    sizes = {"beam_size": strategy.beam_size, "room": 8, "bos_id": BOS}
+    sizes = {"beam_size": strategy.beam_size, "capacity": 8, "bos_id": BOS}
 
     @functools.partial(jax.jit, static_argnums=0)
     def found(kernels):
         cache = toy_cache(len(SENTENCES), 8, strategy.beam_size)
         state = begin(cache, limits, keys=sentence_keys(SENTENCES), **sizes)
-        state = advance(strategy, toy_step(table, SENTENCES), state, kernels=kernels)
-        return results(state, strategy.alpha)
+        reductions = Reductions(kernels.normalizer, kernels.greatest or argmax_and_logsumexp)
+        state = advance(strategy, toy_step(table, SENTENCES), state, reductions=reductions)
+        return results(strategy, state)
 
     expected = to_numpy(found(CPU))
     ours = to_numpy(found(kernels))
@@ -342,7 +344,7 @@ def test_scores_are_float32_for_bfloat16_logits():
 
 @functools.partial(jax.jit, static_argnums=0)
 def let_in(strategy, state, places, limits, keys):
-    how = {"beam_size": strategy.beam_size, "room": state.room, "bos_id": BOS, "keys": keys}
+    how = {"beam_size": strategy.beam_size, "capacity": state.capacity, "bos_id": BOS, "keys": keys}
     return admit(rewind(state, -1), begin((), limits, **how).rows, places)
 
 
@@ -352,20 +354,20 @@ def search_on(strategy, table, sentences, state, leave):
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2))
-def fit(state, num_rows, room):
+def fit(state, num_rows, capacity):
     beam_size = state.rows.live.last.shape[1]
-    return resize(state, num_rows, room, toy_cache(num_rows, room, beam_size), -1)
+    return resize(state, num_rows, capacity, toy_cache(num_rows, capacity, beam_size), -1)
 
 
-read = jax.jit(results, static_argnums=1)
+read = jax.jit(results, static_argnums=0)
 
 
-def decode_in_turn(strategy, table, limits, room, num_rows=3):
-    """All sentences through a few rows, in rooms that grow when they are full; the results."""
+def decode_in_turn(strategy, table, limits, capacity, num_rows=3):
+    """All sentences through a few rows, in ring buffers that grow if they are full; the results."""
     none = jnp.zeros(num_rows, jnp.int32)
     keys = sentence_keys(np.zeros(num_rows, int)) if isinstance(strategy, Sampling) else None
-    how = {"beam_size": strategy.beam_size, "room": room, "bos_id": BOS, "keys": keys}
-    state = begin(toy_cache(num_rows, room, strategy.beam_size), none, **how)
+    how = {"beam_size": strategy.beam_size, "capacity": capacity, "bos_id": BOS, "keys": keys}
+    state = begin(toy_cache(num_rows, capacity, strategy.beam_size), none, **how)
     held, waiting, found = np.full(num_rows, -1), list(SENTENCES), {}
     while waiting or (held >= 0).any():
         free = np.flatnonzero(held < 0)[:2]
@@ -380,43 +382,43 @@ def decode_in_turn(strategy, table, limits, room, num_rows=3):
         state = let_in(strategy, state, jnp.array(places), jnp.array(limits)[coming], keys)
         leave = num_rows - 1 if waiting else 0
         state = search_on(strategy, table, jnp.array(held), state, leave)
-        result = to_numpy(read(state, strategy.alpha))
+        result = to_numpy(read(strategy, state))
         searching = np.asarray(state.rows.searching)
         for row in np.flatnonzero((held >= 0) & ~searching):
             found[int(held[row])] = hypotheses(result, row)
         held[~searching] = -1
         ages = np.asarray(state.positions)[searching]
-        if (ages >= state.room).any():
-            state = fit(state, num_rows, state.room + 5)
-        elif state.room > room and (ages < room).all():
-            state = fit(state, num_rows, room)
+        if (ages >= state.capacity).any():
+            state = fit(state, num_rows, state.capacity + 5)
+        elif state.capacity > capacity and (ages < capacity).all():
+            state = fit(state, num_rows, capacity)
         if num_rows < 5 and len(waiting) < 6:  # two more
             num_rows, held = num_rows + 2, np.append(held, [-1, -1])
-            state = fit(state, num_rows, state.room)
+            state = fit(state, num_rows, state.capacity)
     return found
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("strategy", "room"),
+    ("strategy", "capacity"),
     [(Greedy(EOS), 8), (Sampling(EOS, 1.0, 4, 0.95), 3), (BeamSearch(EOS, 3, 0.6, 3), 3)],
 )
-def test_sentences_that_come_and_go_give_what_they_give_in_one_batch(strategy, room):
+def test_sentences_that_come_and_go_give_what_they_give_in_one_batch(strategy, capacity):
     table = make_table(13, 7, -0.5)
     limits = np.array([8, 1, 3, 8, 2, 5, 8, 2, 8, 7, 8, 4])
     keys = sentence_keys(SENTENCES) if isinstance(strategy, Sampling) else None
     arguments = strategy, table, SENTENCES, limits_array(limits), 8, keys
     together = to_numpy(jax.jit(toy_search, static_argnums=(0, 4))(*arguments))
-    found = decode_in_turn(strategy, table, limits, room)
+    found = decode_in_turn(strategy, table, limits, capacity)
     assert sorted(found) == SENTENCES.tolist()
     for sentence in SENTENCES:
         assert_same_hypotheses(found[sentence], hypotheses(together, sentence))
 
 
 @pytest.mark.parametrize("clock", [3, 14])
-@pytest.mark.parametrize(("room", "new_room"), [(5, 8), (8, 5), (10, 2), (2, 10)])
+@pytest.mark.parametrize(("capacity", "new_capacity"), [(5, 8), (8, 5), (10, 2), (2, 10)])
 def test_the_newest_steps_stay_at_their_places_also_in_a_cache_shorter_than_the_room(
-    clock, room, new_room
+    clock, capacity, new_capacity
 ):
     slots, longest = 2, 4
 
@@ -427,21 +429,21 @@ def test_the_newest_steps_stay_at_their_places_also_in_a_cache_shorter_than_the_
             numbers[step % places] = step
         return np.repeat(numbers, slots)
 
-    def cache(room, of=lambda places: np.full(places * slots, -1)):
-        entries = jnp.array(of(min(room, longest)))
+    def cache(capacity, of=lambda places: np.full(places * slots, -1)):
+        entries = jnp.array(of(min(capacity, longest)))
         return entries[None], entries[None, None]
 
     none = jnp.zeros(1, jnp.int32)
-    state = begin(cache(room, ring), none, beam_size=slots, room=room, bos_id=BOS)
+    state = begin(cache(capacity, ring), none, beam_size=slots, capacity=capacity, bos_id=BOS)
     state = state._replace(clock=jnp.int32(clock))
-    found = resize(state, 2, new_room, cache(new_room), (1, 2))
-    expected = ring(min(new_room, longest))
-    known = expected >= max(0, clock - min(room, longest))  # the old cache had no older steps
+    found = resize(state, 2, new_capacity, cache(new_capacity), (1, 2))
+    expected = ring(min(new_capacity, longest))
+    known = expected >= max(0, clock - min(capacity, longest))  # the old cache had no older steps
     for entries in (found.cache[0][1], found.cache[1][1, 0]):
         assert entries.shape == expected.shape
         np.testing.assert_array_equal(np.asarray(entries)[known], expected[known])
     assert found.clock == clock
-    assert found.room == new_room
+    assert found.capacity == new_capacity
 
 
 # Sampling.
@@ -552,13 +554,15 @@ def test_impossible_settings_are_refused(strategy, settings, message):
 @pytest.mark.parametrize("clock", [0, 7, 2**31 - 2])
 @pytest.mark.parametrize("searching", [[True, False], [False, False]])
 def test_a_clock_that_is_rewound_leaves_every_entry_at_its_place(clock, searching):
-    slots, room, places = 2, 6, 4  # places of the rings of tokens and of the cache
+    slots, capacity, places = 2, 6, 4  # places of the rings of tokens and of the cache
     none = jnp.zeros(2, jnp.int32)
-    state = begin(jnp.zeros((2, slots * places)), none, beam_size=slots, room=room, bos_id=BOS)
+    state = begin(
+        jnp.zeros((2, slots * places)), none, beam_size=slots, capacity=capacity, bos_id=BOS
+    )
     starts = jnp.array([max(0, clock - 5), 1])
     rows = state.rows._replace(starts=starts, searching=jnp.array(searching))
     before = state._replace(clock=jnp.int32(clock), rows=rows)
     after = rewind(before, 1)
-    assert 0 <= after.clock < 12 + room
+    assert 0 <= after.clock < 12 + capacity
     assert after.clock % 12 == before.clock % 12
     np.testing.assert_array_equal(after.positions, before.positions)

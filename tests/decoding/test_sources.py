@@ -14,7 +14,7 @@ from t2t_jax.config import Config
 from t2t_jax.decoding.programs import Search, Sizes
 from t2t_jax.decoding.row_group import RowGroup, Sentence
 from t2t_jax.decoding.scheduler import decode
-from t2t_jax.decoding.strategies import Greedy
+from t2t_jax.decoding.search.strategies import Greedy
 from t2t_jax.modules.cached_decoding import TransformerDecoding
 from t2t_jax.modules.network import declared_parameters
 from t2t_jax.modules.transformer import Transformer

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t2t_jax.decoding.strategies import top_k
+from t2t_jax.decoding.search.reductions import top_k
 
 
 def _sorted(x, k):

@@ -9,7 +9,7 @@ from t2t_jax.batch import EOS_ID
 from t2t_jax.data.vocabularies.shared import SharedVocabulary
 from t2t_jax.decoding import row_group
 from t2t_jax.decoding import translator as translator_module
-from t2t_jax.decoding.hypotheses import length_penalty
+from t2t_jax.decoding.search.hypotheses import length_penalty
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
 from tests.decoding.random_models import (

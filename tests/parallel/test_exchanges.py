@@ -19,7 +19,7 @@ from t2t_jax.batch import EOS_ID
 from t2t_jax.config import MeshConfig
 from t2t_jax.decoding import scoring
 from t2t_jax.decoding.programs import Arrivals, Search, Sizes, begin_work, proceed
-from t2t_jax.decoding.strategies import BeamSearch
+from t2t_jax.decoding.search.strategies import BeamSearch
 from t2t_jax.extras.compile_only.collectives import collectives
 from t2t_jax.extras.compile_only.compile import results_of
 from t2t_jax.extras.compile_only.hlo import parse_program

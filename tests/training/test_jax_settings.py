@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from t2t_jax.decoding.programs import _keys
-from t2t_jax.decoding.strategies import Sampling
+from t2t_jax.decoding.search.strategies import Sampling
 from t2t_jax.parallel.jax_settings import result_settings
 from t2t_jax.training.state import init_state
 from t2t_jax.training.step import train_step

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 from t2t_jax.batch import EOS_ID, padded
 from t2t_jax.config import DecodingConfig
 from t2t_jax.decoding.forbidden import constraints_of
-from t2t_jax.decoding.hypotheses import SearchState, length_penalty
 from t2t_jax.decoding.programs import Arrivals, Search, Sizes, begin_work, proceed
 from t2t_jax.decoding.scheduler import rung, strategy_of
+from t2t_jax.decoding.search.hypotheses import SearchState, length_penalty
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
 

@@ -9,9 +9,9 @@ from sentencex import segment
 
 from t2t_jax.config import DecodingConfig
 from t2t_jax.data.languages import language_of
-from t2t_jax.decoding.hypotheses import SearchResult
 from t2t_jax.decoding.long_lines import LinePart
 from t2t_jax.decoding.open_search import Limits
+from t2t_jax.decoding.search.hypotheses import SearchResult
 from t2t_jax.decoding.translator import Translator, is_blank
 
 _WINDOW = 2000

@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, Float32
 
 from t2t_jax import Context, LayerStack, functional, kernels
 from t2t_jax.config import Config, DecoderOnlyConfig, TrainingConfig, tables
-from t2t_jax.decoding import strategies
+from t2t_jax.decoding.search import reductions
 from t2t_jax.functional import normalization as plain_normalization
 from t2t_jax.functional.masks import SegmentMask, distances
 from t2t_jax.kernels import normalization
@@ -268,11 +268,10 @@ def dropout(case: Any, x: X) -> Any:
 
 
 def greatest(case: Any, logits: Float[Array, "batch length vocab"]) -> Any:
-    given: Any = strategies.Given(None, logits, _choices(case, logits), 0, case["kernels"])
-    with mock.patch.object(strategies, "_append", lambda _, total, token, __: (token, total)):
-        greedy = strategies.Greedy(2).extend(given)
-    best = strategies.top_k(given.choices, min(4, case["vocab"]))
-    return greedy, best, strategies.normalizer_of(given)
+    choices, form = _choices(case, logits), case["kernels"]
+    greedy = (form.greatest or reductions.argmax_and_logsumexp)(logits, choices)
+    best = reductions.top_k(choices, min(4, case["vocab"]))
+    return greedy, best, form.normalizer(logits)
 
 
 def plain_greatest(case: Any, logits: Any) -> Any:

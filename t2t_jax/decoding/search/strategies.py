@@ -1,38 +1,32 @@
 """Strategies by which tokens are chosen: greedy search, sampling and beam search (section 6.1)."""
 
-import math
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float32, Int, Int32, Key
+from jaxtyping import Array, Bool, Float32, Int32, Key
 
-from t2t_jax.decoding import hypotheses
-from t2t_jax.decoding.hypotheses import Hypotheses, SearchResult, SearchState
-from t2t_jax.kernels.preset import Kernels
-from t2t_jax.parallel.jax_settings import fixed_random_bits
+from . import hypotheses
+from .hypotheses import Hypotheses, SearchResult, SearchState
+from .reductions import Reductions, top_k
 
 _SMALLEST = float(jnp.finfo(jnp.float32).tiny)
 
 
-class Given(NamedTuple):
-    """The inputs of a strategy: it chooses the next token of every live hypothesis from these."""
+class NextLogits(NamedTuple):
+    """The logits of the next token of every hypothesis."""
 
-    state: SearchState
-    """The state of the searches."""
-    logits: Float32[Array, "b k v"]
-    """The logits of the next token."""
-    choices: Float32[Array, "b k v"]
-    """The logits with -inf for tokens that are not allowed."""
-    place: Int32[Array, ""]
-    """The ring's place for the new tokens."""
-    kernels: Kernels
-    """The implementations for the devices."""
+    model: Float32[Array, "b k v"]
+    """The logits of the model."""
+    allowed: Float32[Array, "b k v"]
+    """The same with -inf for tokens that are not allowed."""
+    reductions: Reductions
+    """The functions that reduce logits over the vocabulary."""
 
 
 Extended: TypeAlias = tuple[Hypotheses, SearchResult, Bool[Array, " b"]]
-"""The live hypotheses, the finished ones, and whether the search of each sentence goes on."""
+"""The live and the finished hypotheses, and whether the search of each sentence goes on."""
 
 
 @dataclass(frozen=True)
@@ -49,14 +43,24 @@ class Greedy:
     offset: float = field(default=hypotheses.WU_OFFSET, init=False)
     draws: bool = field(default=False, init=False)
 
-    def extend(self, given: Given) -> Extended:
+    def choose(
+        self, state: SearchState, logits: NextLogits
+    ) -> tuple[Int32[Array, "b 1"], Float32[Array, "b 1"]]:
+        """Return the next token of each hypothesis, and the logsumexp of its logits."""
+        return logits.reductions.argmax_and_logsumexp(logits.model, logits.allowed)
+
+    def extend(self, state: SearchState, logits: NextLogits) -> Extended:
         """Extend the live hypotheses of each sentence by one token."""
-        if given.kernels.greatest is not None:
-            chosen, normalizer = given.kernels.greatest(given.logits, given.choices)
-        else:
-            chosen = top_k(given.choices, 1)[1][:, :, 0]  # on CPUs many times faster than argmax
-            normalizer = jax.nn.logsumexp(given.logits, axis=-1)
-        return _append(given, normalizer, chosen, self.eos_id)
+        live = state.rows.live
+        chosen, normalizer = self.choose(state, logits)
+        log_probs = jnp.take_along_axis(logits.model, chosen[:, :, None], axis=2)[:, :, 0]
+        log_probs -= normalizer
+        log_probs += live.log_probs
+        tokens = jax.lax.dynamic_update_index_in_dim(live.tokens, chosen, state.ring_index, axis=2)
+        live = live._replace(last=chosen, tokens=tokens, log_probs=log_probs)
+        ended = chosen[:, 0] == self.eos_id
+        new = SearchResult(tokens, log_probs, log_probs, (state.positions + 1)[:, None])
+        return live, hypotheses.choose_rows(ended, new, state.rows.finished), ~ended
 
 
 @dataclass(frozen=True)
@@ -83,13 +87,14 @@ class Sampling(Greedy):
         if self.temperature <= 0 or self.top_k < 0 or not 0 < self.top_p <= 1:
             raise ValueError(f"there is no distribution for {self}")
 
-    def extend(self, given: Given) -> Extended:
-        """Extend hypotheses by a drawn token; see `Greedy.extend`."""
-        own_keys: Any = given.state.rows.keys
-        keys = jax.vmap(jax.random.fold_in)(own_keys, given.state.positions)
-        logits = given.choices[:, 0]
-        chosen = _draw(keys, logits, self.temperature, self.top_k, self.top_p)[:, None]
-        return _append(given, normalizer_of(given), chosen, self.eos_id)
+    def choose(
+        self, state: SearchState, logits: NextLogits
+    ) -> tuple[Int32[Array, "b 1"], Float32[Array, "b 1"]]:
+        """Return a drawn token of each hypothesis; see `Greedy.choose`."""
+        sentence_keys: Any = state.rows.keys
+        keys = jax.vmap(jax.random.fold_in)(sentence_keys, state.positions)
+        drawn = _draw(keys, logits.allowed[:, 0], self.temperature, self.top_k, self.top_p)
+        return drawn[:, None], logits.reductions.logsumexp(logits.model)
 
 
 @dataclass(frozen=True)
@@ -124,13 +129,13 @@ class BeamSearch:
 
     def __post_init__(self) -> None:
         """Refuse settings that the search cannot honour."""
-        # With alpha < 0 the score would no longer be highest at the limit, as _can_improve assumes.
+        # With alpha < 0 the score would no longer be highest at the limit, as `extend` assumes.
         if not 1 <= self.num_best <= self.beam_size or self.alpha < 0:
             raise ValueError(f"cannot search with {self}")
 
-    def extend(self, given: Given) -> Extended:
+    def extend(self, state: SearchState, logits: NextLogits) -> Extended:
         """Extend the hypotheses of each sentence, and keep the best; see `Greedy.extend`."""
-        candidates = _expand(given)
+        candidates = _expand(state, logits)
         ended = candidates.last == self.eos_id
         num_entering = self.beam_size if self.by_transformers else 2 * self.beam_size
         may_enter = jnp.arange(ended.shape[1]) < num_entering
@@ -138,15 +143,18 @@ class BeamSearch:
         log_probs = jnp.where(ended, hypotheses.IMPOSSIBLE, candidates.log_probs)
         _, best = jax.lax.top_k(log_probs, self.beam_size)
         live = hypotheses.take_hypotheses(candidates._replace(log_probs=log_probs), best)
-        rows, lengths = given.state.rows, given.state.positions + 1
-        final_lengths, wanted = rows.limits, self.num_best
+        rows, lengths = state.rows, state.positions + 1
+        final_lengths, num_exact = rows.limits, self.num_best
         if self.by_transformers:
-            final_lengths, wanted = lengths, self.beam_size
+            final_lengths, num_exact = lengths, self.beam_size
             entering |= (lengths >= rows.limits)[:, None] & may_enter  # cut at the limit
         penalty = self.alpha, self.offset
         finished = hypotheses.add_finished(rows.finished, candidates, entering, lengths, *penalty)
-        worst = finished.scores[:, wanted - 1]
-        return live, finished, _can_improve(live, worst, final_lengths, *penalty)
+        # Log-probabilities only fall, and the length penalty is greatest at the limit: if the final
+        # lengths are the limits, no live hypothesis can end with a higher score.
+        best_live = jnp.max(live.log_probs, axis=1, keepdims=True)
+        best_scores = hypotheses.scores_of(best_live, final_lengths, *penalty)[:, 0]
+        return live, finished, best_scores > finished.scores[:, num_exact - 1]
 
 
 Strategy: TypeAlias = Greedy | Sampling | BeamSearch
@@ -154,27 +162,6 @@ Strategy: TypeAlias = Greedy | Sampling | BeamSearch
 `beam_size`, `alpha` and `offset` of `length_penalty`, and `draws`: whether it needs PRNG keys."""
 
 
-def normalizer_of(given: Given) -> Float32[Array, "b k"]:
-    """Compute the logsumexp of each hypothesis's logits."""
-    return given.kernels.normalizer(given.logits)
-
-
-def _append(
-    given: Given, normalizer: Float32[Array, "b 1"], chosen: Int32[Array, "b 1"], eos_id: int
-) -> Extended:
-    state, logits, place = given.state, given.logits, given.place
-    log_probs = jnp.take_along_axis(logits, chosen[:, :, None], axis=2)[:, :, 0]
-    log_probs -= normalizer
-    log_probs += state.rows.live.log_probs
-    tokens = jax.lax.dynamic_update_index_in_dim(state.rows.live.tokens, chosen, place, axis=2)
-    live = state.rows.live._replace(last=chosen, tokens=tokens, log_probs=log_probs)
-    ended = chosen[:, 0] == eos_id
-    lengths = (state.positions + 1)[:, None]
-    new = SearchResult(live.tokens, log_probs, log_probs, lengths)
-    return live, hypotheses.choose_rows(ended, new, state.rows.finished), ~ended
-
-
-@fixed_random_bits()
 def _draw(
     keys: Key[Array, " b"],
     logits: Float32[Array, "b v"],
@@ -192,7 +179,8 @@ def _draw(
         logits, ids = jax.lax.top_k(logits, min(top_k, logits.shape[-1]))
     if top_p < 1:
         logits = jnp.where(_nucleus(logits, top_p), logits, -jnp.inf)
-    drawn = jax.vmap(jax.random.categorical)(keys, logits)
+    with jax.threefry_partitionable(True):  # the same sample under either setting of the user
+        drawn = jax.vmap(jax.random.categorical)(keys, logits)
     if ids is not None:
         drawn = jnp.take_along_axis(ids, drawn[:, None], axis=1)[:, 0]
     return drawn.astype(jnp.int32)
@@ -221,67 +209,21 @@ def _nucleus(logits: Float32[Array, "b v"], top_p: float) -> Bool[Array, "b v"]:
     return (bits > last) | (tied & (before < top_p - mass_of(bits > last)))
 
 
-def _expand(given: Given) -> Hypotheses:
-    """Return the 2k best continuations by one allowed token, written at `place`.
+def _expand(state: SearchState, logits: NextLogits) -> Hypotheses:
+    """Return the 2k best continuations by one allowed token.
 
     At most k of them end, one for each live hypothesis, so at least k stay live.
     """
-    live, place = given.state.rows.live, given.place
-    batch_size, beam_size, vocab_size = given.logits.shape
+    live = state.rows.live
+    batch_size, beam_size, vocab_size = logits.allowed.shape
     width = min(2 * beam_size, vocab_size)
     # Normalising shifts a whole row, so its best are found before that: no log-softmax over v.
-    best, tokens = top_k(given.choices, width)  # [b, k, width]
-    best -= normalizer_of(given)[:, :, None]
+    best, tokens = top_k(logits.allowed, width)  # [b, k, width]
+    best -= logits.reductions.logsumexp(logits.model)[:, :, None]
     best += live.log_probs[:, :, None]
     flat = (batch_size, beam_size * width)
     log_probs, chosen = jax.lax.top_k(best.reshape(flat), 2 * beam_size)  # [b, 2k]
-    candidates = hypotheses.take_hypotheses(live, chosen // width)
+    parents = hypotheses.take_hypotheses(live, chosen // width)
     last = jnp.take_along_axis(tokens.reshape(flat), chosen, axis=1)
-    tokens = jax.lax.dynamic_update_index_in_dim(candidates.tokens, last, place, axis=2)
-    return candidates._replace(last=last, tokens=tokens, log_probs=log_probs)
-
-
-def _can_improve(
-    live: Hypotheses,
-    worst: Float32[Array, " b"],
-    lengths: Int[Array, " b"],
-    alpha: float,
-    offset: float,
-) -> Bool[Array, " b"]:
-    """Return whether a live hypothesis, scored at `lengths`, is better than `worst`.
-
-    Log-probabilities only fall, and the length penalty is greatest at the limit: if `lengths` are
-    the limits, no live hypothesis can end with a higher score.
-    """
-    best = jnp.max(live.log_probs, axis=1, keepdims=True)
-    return hypotheses.scores_of(best, lengths, alpha, offset)[:, 0] > worst
-
-
-def top_k(
-    x: Float32[Array, "*rows n"], k: int
-) -> tuple[Float32[Array, "*rows {k}"], Int32[Array, "*rows {k}"]]:
-    """Return what `jax.lax.top_k` returns, for long rows on CPUs in a third of its time or less.
-
-    A row is cut into blocks. The k greatest numbers are in the k blocks with the greatest maxima,
-    so that one pass over the row finds the few numbers that have to be sorted.
-
-    Args:
-      k: how many to find in each row, at most n.
-
-    Returns:
-      The k greatest of each row, greatest first, and their indices. Of equal numbers, the first.
-    """
-    length = x.shape[-1]
-    block = 1 << round(math.log2(length / k) / 2)  # as many maxima as numbers in the k blocks
-    blocks = length // block
-    if blocks < 2 * k:
-        values, places = jax.lax.top_k(x, k)
-        return values, places
-    whole = blocks * block
-    maxima = jnp.max(x[..., :whole].reshape(*x.shape[:-1], blocks, block), axis=-1)
-    chosen = jnp.sort(jax.lax.top_k(maxima, k)[1], axis=-1)
-    places = (chosen[..., None] * block + jnp.arange(block)).reshape(*x.shape[:-1], k * block)
-    rest = jnp.broadcast_to(jnp.arange(whole, length), (*x.shape[:-1], length - whole))
-    places = jnp.concatenate([places, rest], axis=-1)
-    values, best = jax.lax.top_k(jnp.take_along_axis(x, places, axis=-1), k)
-    return values, jnp.take_along_axis(places, best, axis=-1)
+    tokens = jax.lax.dynamic_update_index_in_dim(parents.tokens, last, state.ring_index, axis=2)
+    return parents._replace(last=last, tokens=tokens, log_probs=log_probs)

@@ -1,5 +1,6 @@
 """The arrays of live and finished hypotheses, and the scores that rank them."""
 
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -14,7 +15,7 @@ WU_OFFSET = 5.0
 
 StepCache: TypeAlias = Any
 """The cache of a step function: a pytree of arrays, which only the step function reads. One axis of
-each array, named by `slot_axes` in `resize`, holds k slots for each place of a ring buffer."""
+each array, named by `slot_axes` in `resize`, holds k slots for each index of a ring buffer."""
 
 
 class SearchResult(NamedTuple):
@@ -39,17 +40,17 @@ class Hypotheses(NamedTuple):
     last: Int32[Array, "b m"]
     """The last token of each hypothesis; before the first step, the begin of sentence."""
     tokens: Int32[Array, "b m t"]
-    """The generated tokens, each at the ring's place of its step."""
+    """The generated tokens, each at its step's index of the ring buffer."""
     ancestry: Int32[Array, "b m t"]
-    """The cache slot of the hypothesis at each place."""
+    """The cache slot of the hypothesis at each index of the ring buffer."""
     log_probs: Float32[Array, "b m"]
     """Log-probability of each hypothesis under the model, in nats."""
-    matched: Bool[Array, "b m states"] | None = None
+    phrase_states: Bool[Array, "b m states"] | None = None
     """Whether each hypothesis is in each state of the phrase automaton, if there is one."""
 
 
 class SearchRows(NamedTuple):
-    """The searches of a batch, one sentence per row, with room for t positions."""
+    """The searches of a batch, one sentence per row, with a ring buffer of t steps."""
 
     starts: Int32[Array, " b"]
     """The clock when the sentence began."""
@@ -62,7 +63,7 @@ class SearchRows(NamedTuple):
     live: Hypotheses
     """The hypotheses that have not ended."""
     finished: SearchResult
-    """The best hypotheses that have ended; tokens are in the order of the ring."""
+    """The best hypotheses that have ended; tokens are in the order of the ring buffer."""
     prefixes: Int32[Array, "b p"] | None = None
     """Tokens with which each output must begin, padded with -1, if any output has a prefix."""
 
@@ -71,16 +72,21 @@ class SearchState(NamedTuple):
     """The state of all searches of a batch."""
 
     clock: Int32[Array, ""]
-    """The number of the next step; `decoding.search.rewind` lowers it."""
+    """The number of the next step; `rewind` lowers it."""
     rows: SearchRows
     """The search of each sentence."""
     cache: StepCache
     """The cache for the next step."""
 
     @property
-    def room(self) -> int:
-        """Return the number of places t of the ring."""
+    def capacity(self) -> int:
+        """Return the number of steps t that the ring buffer holds."""
         return self.rows.live.tokens.shape[-1]
+
+    @property
+    def ring_index(self) -> Int32[Array, ""]:
+        """Return the index of the ring buffer at which the next step writes."""
+        return self.clock % self.capacity
 
     @property
     def positions(self) -> Int32[Array, " b"]:
@@ -152,19 +158,15 @@ def is_possible(log_probs: Float32[Array, "*shape"]) -> Bool[Array, "*shape"]:
     return log_probs > IMPOSSIBLE / 2
 
 
-def take_hypotheses(tree: Any, rows: Int32[Array, "b n"]) -> Any:
-    """Take the slots `rows` on axis 1 of all arrays of a tree."""
+def take_hypotheses(tree: Any, slots: Int32[Array, "b n"]) -> Any:
+    """Take some slots on axis 1 of all arrays of a tree."""
 
     def take(array: Array) -> Array:
-        return jnp.take_along_axis(array, rows.reshape(rows.shape + (1,) * (array.ndim - 2)), 1)
+        return jnp.take_along_axis(array, slots.reshape(slots.shape + (1,) * (array.ndim - 2)), 1)
 
     return jax.tree.map(take, tree)
 
 
 def choose_rows(condition: Bool[Array, " b"], new: Any, old: Any) -> Any:
     """Return the row of each sentence from `new` where `condition` is true, else from `old`."""
-
-    def choose(new: Array, old: Array) -> Array:
-        return jnp.where(condition.reshape((-1,) + (1,) * (new.ndim - 1)), new, old)
-
-    return jax.tree.map(choose, new, old)
+    return jax.tree.map(partial(jax.vmap(jnp.where), condition), new, old)
