@@ -4,13 +4,13 @@ import re
 import sys
 import time
 import types
-from functools import partial
 from pathlib import Path
 from unittest.mock import Mock
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from jax.sharding import Mesh
 
@@ -25,7 +25,7 @@ from t2t_jax.modules.models import make_model
 from t2t_jax.parallel import devices as memory_module
 from t2t_jax.parallel.devices import within_memory
 from t2t_jax.parallel.mesh import make_mesh
-from t2t_jax.training.optimizer import Optimizer
+from t2t_jax.training.optimizer import from_optax
 from t2t_jax.training.settling import settled
 from t2t_jax.training.state import abstract_state
 from t2t_jax.training.step_memory import check_memory, training_memory
@@ -130,9 +130,7 @@ def test_devices_share_out_what_the_axes_split():
 def _momentum(config, declared):
     """An optimiser that no release has: it keeps the sum of the gradients."""
     del config, declared
-    zeros = partial(jax.tree.map, jnp.zeros_like)
-    add = partial(jax.tree.map, jnp.add)
-    return Optimizer(zeros, add, lambda gradients, state, params: state)
+    return from_optax(optax.trace(1.0))
 
 
 def test_an_optimiser_is_a_function_and_a_row_and_what_it_keeps_is_counted(monkeypatch):
