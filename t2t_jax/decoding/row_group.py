@@ -45,6 +45,10 @@ class RowGroup:
 
     Callers identify sentences by keys. `launch` calls the compiled program, perhaps in another
     thread, and `collect` waits for it. An open search calls `let_in` and `search_on` instead.
+
+    Attributes:
+      sizes: the sizes of the arrays.
+      held: the live sentences with their keys, by row.
     """
 
     def __init__(
@@ -63,36 +67,31 @@ class RowGroup:
         self.sizes = sizes
         self._search, self._params, self._constraints = search, params, constraints
         self._seed = np.uint32(seed)
-        self._held: dict[int, tuple[int, Sentence]] = {}  # by row: the key and the sentence
+        self.held: dict[int, tuple[int, Sentence]] = {}
         self._positions: Any = None  # of all rows, when they were last collected
         self._best: Any = None  # the hypotheses of all rows, at that time
         self._released: set[int] = set()  # rows whose sentence the device still searches for
         self._work = programs.begin_work(search, sizes, params, constraints)
 
     @property
-    def held(self) -> list[tuple[int, Sentence]]:
-        """Return the live sentences with their keys."""
-        return list(self._held.values())
-
-    @property
     def num_free(self) -> int:
         """Return the number of rows without a sentence."""
-        return self.sizes.rows - len(self._held)
+        return self.sizes.rows - len(self.held)
 
     @property
     def longest(self) -> int:
         """Return the length of the longest live sentence."""
-        return max((sentence.length for _, sentence in self.held), default=0)
+        return max((sentence.length for _, sentence in self.held.values()), default=0)
 
     @property
     def farthest(self) -> int:
         """Return the position of the longest live output."""
-        return max((int(self._positions[row]) for row in self._held), default=0)
+        return max((int(self._positions[row]) for row in self.held), default=0)
 
     @property
     def last_row(self) -> int:
         """Return the number of rows up to the last one that is taken or was just released."""
-        return max([*self._held, *self._released], default=-1) + 1
+        return max([*self.held, *self._released], default=-1) + 1
 
     def resize(self, sizes: programs.Sizes) -> None:
         """Change the sizes of the arrays; there have to be at least `last_row` rows."""
@@ -160,21 +159,21 @@ class RowGroup:
           The keys of these sentences, with their hypotheses `[num_best, t]`.
         """
         searching, self._positions, self._best = on_host(progress)
-        best, ended = self._best, [row for row in self._held if not searching[row]]
+        best, ended = self._best, [row for row in self.held if not searching[row]]
         return [
-            (self._held.pop(row)[0], jax.tree.map(lambda x, row=row: x[row], best))
+            (self.held.pop(row)[0], jax.tree.map(lambda x, row=row: x[row], best))
             for row in sorted(ended)
         ]
 
     def release(self, key: int) -> None:
         """Give up a sentence; its row is free for the next `launch`."""
-        (row,) = (row for row, (other, _) in self._held.items() if other == key)
-        del self._held[row]
+        (row,) = (row for row, (other, _) in self.held.items() if other == key)
+        del self.held[row]
         self._released.add(row)
 
     def so_far(self) -> Iterator[tuple[int, list[int]]]:
         """Yield the key and the tokens of each sentence at the last `collect`, for beam size 1."""
-        for row, (key, sentence) in self._held.items():
+        for row, (key, sentence) in self.held.items():
             length = min(int(self._positions[row]), sentence.limit)
             yield key, self._best.tokens[row, 0, :length].tolist()
 
@@ -196,9 +195,9 @@ class RowGroup:
 
     def _taken(self, arrivals: Sequence[tuple[int, Sentence]]) -> tuple[list[int], list[Sentence]]:
         """Assign rows to new sentences, and an empty sentence to each released row."""
-        free = [row for row in range(self.sizes.rows) if row not in self._held]
+        free = [row for row in range(self.sizes.rows) if row not in self.held]
         rows = free[: len(arrivals)]
-        self._held |= dict(zip(rows, arrivals, strict=True))
+        self.held |= dict(zip(rows, arrivals, strict=True))
         stopped = sorted(self._released.difference(rows))
         self._released.clear()
         nothing = Sentence(self._search.model.sources.blank(0), 0, 0)  # its search ends at once

@@ -22,7 +22,7 @@ from t2t_jax.decoding.translator import Translator
 from t2t_jax.extras.inspect.beam_record import BeamRecord, record_search
 from t2t_jax.extras.inspect.head_kinds import count_heads, sides
 from t2t_jax.modules.embedding import PositionEncoding
-from t2t_jax.modules.matrices import Parameters
+from t2t_jax.modules.parameters import Parameters
 from t2t_jax.system.atomic_file import write_whole
 
 _DISTANCES = 64  # positions whose dot products are drawn, at least
