@@ -47,7 +47,6 @@ class RowGroup:
     thread, and `collect` waits for it. An open search calls `let_in` and `search_on` instead.
 
     Attributes:
-      sizes: the sizes of the arrays.
       held: the live sentences with their keys, by row.
     """
 
@@ -59,11 +58,7 @@ class RowGroup:
         seed: int = 0,
         constraints: Constraints = UNCONSTRAINED,
     ) -> None:
-        """Make a group of free rows.
-
-        Args:
-          params: the parameters, from `DecodingModel.prepare`.
-        """
+        """Make a group of free rows; see `begin_work`."""
         self.sizes = sizes
         self._search, self._params, self._constraints = search, params, constraints
         self._seed = np.uint32(seed)
@@ -206,7 +201,7 @@ class RowGroup:
     def _arrivals(
         self, rows: Sequence[int], sentences: Sequence[Sentence], places: int
     ) -> programs.Arrivals:
-        """Make the arrays of new sentences, without the tokens of their sources."""
+        """Make the arrays of new sentences, without their sources."""
         sizes = self.sizes
         arrays: Any = np.full((3, places), [[sizes.rows], [0], [0]], np.int32)
         taken, limits, numbers = arrays

@@ -1,9 +1,9 @@
 """Search for an output sequence: greedy search, sampling and beam search (section 6.1).
 
-This package knows no model, config or vocabulary, and imports only JAX and jaxtyping: the folder
-can be copied into another project. The caller passes a step function with a cache, usually the keys
+This package knows no model, config or vocabulary, and imports only JAX and jaxtyping. You can copy
+the folder into another project. The caller passes a step function with a cache, usually the keys
 and values of a decoder, and the search tracks which cache entries belong to which hypothesis.
-`loop` has the step function's type and the functions to call, `strategies` the choice of tokens.
+`loop` has the functions to call, `strategies` the choice of tokens.
 
 The cache is written once per step and never reordered. At step `t` the hypothesis in slot `j`
 writes its entry at `[t, j]`, and a hypothesis is a path through those slots. Its `ancestry` holds

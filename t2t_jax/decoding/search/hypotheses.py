@@ -121,8 +121,7 @@ def add_finished(
 
     Args:
       lengths: generated tokens of the candidates of each sentence.
-      alpha: exponent of `length_penalty`.
-      offset: see `length_penalty`.
+      alpha: see `length_penalty`, also for the offset.
     """
     scores = scores_of(hypotheses.log_probs, lengths, alpha, offset)
     new = SearchResult(
@@ -146,7 +145,6 @@ def scores_of(
     """Return the scores of hypotheses: log-probability over `length_penalty`.
 
     Args:
-      log_probs: in nats.
       lengths: generated tokens of the hypotheses of each sentence.
     """
     scores = log_probs / length_penalty(lengths, alpha, offset)[:, None]

@@ -92,8 +92,7 @@ def rewind(state: SearchState, slot_axes: Any) -> SearchState:
     Otherwise the clock of a server would overflow int32 after some weeks.
 
     Args:
-      slot_axes: for each array of the cache, the axis that has `k` slots for each index of a ring
-        buffer.
+      slot_axes: for each array of the cache, the axis of the slots; see `StepCache`.
     """
     clock, rows = state.clock, state.rows
     beam_size = rows.live.last.shape[1]

@@ -90,7 +90,7 @@ class Sampling(Greedy):
     def choose(
         self, state: SearchState, logits: NextLogits
     ) -> tuple[Int32[Array, "b 1"], Float32[Array, "b 1"]]:
-        """Return a drawn token of each hypothesis; see `Greedy.choose`."""
+        """Draw the next tokens; see `Greedy.choose`."""
         sentence_keys: Any = state.rows.keys
         keys = jax.vmap(jax.random.fold_in)(sentence_keys, state.positions)
         drawn = _draw(keys, logits.allowed[:, 0], self.temperature, self.top_k, self.top_p)
