@@ -154,15 +154,10 @@ def attend_and_keep(
         return attended, own
     if isinstance(cache, InOrder):
         assert isinstance(score, ScaledProducts)
-        scale = score.scale
-        key, value = (_write(write_at, *each, axis=1) for each in zip(cache, new, strict=True))
-        return cached_attention.fused_cached_attention(query, key, value, mask, scale), InOrder(
-            key, value
-        )
-    new_entries = turned(*new)
-    key, value = (
-        _write(write_at, *each) for each in zip(cache, new_entries, CACHED_AXES, strict=True)
-    )
+        kept = InOrder(*(_write(write_at, *x, axis=1) for x in zip(cache, new, strict=True)))
+        return cached_attention.fused_cached_attention(query, *kept, mask, score.scale), kept
+    sides = zip(cache, turned(*new), CACHED_AXES, strict=True)
+    key, value = (_write(write_at, *side) for side in sides)
     now = cached_attention.Kept(key, value, mask, bias)
     parts = [now] if before is None else [before, now]
     return cached_attention.cached_attention(query, parts, score), (key, value)
