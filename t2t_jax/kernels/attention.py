@@ -84,15 +84,14 @@ class FastAttention:
         if mask is None and query.shape[1] * key.shape[1] > masks.LARGEST_WHOLE:
             of_queries, of_keys = (jnp.ones(x.shape[:2], jnp.int32) for x in (query, key))
             mask = SegmentMask(of_queries, of_keys)
-        if isinstance(mask, SegmentMask) and mask.is_narrow:
-            of_blocks = partial(self, score=score, dropout_rate=dropout_rate)
-            heads = windowed.windowed_attention(
-                of_blocks, query, key, value, mask, bias, dropout_key
-            )
-            return heads, None
         dtype = value.dtype
         if self.dtype is not None:
             query, key, value = (x.astype(self.dtype) for x in (query, key, value))
+        if isinstance(mask, SegmentMask) and mask.is_narrow:
+            key, value = (repeat_heads(x, query.shape[2]) for x in (key, value))
+            of_blocks = partial(self, score=score, dropout_rate=dropout_rate)
+            arrays = query, key, value, mask, bias, dropout_key
+            return windowed.windowed_attention(of_blocks, *arrays).astype(dtype), None
         found = None
         if isinstance(score, ScaledProducts):
             inputs = Inputs(query, key, value, mask, score.scale, dropout_rate, dropout_key)

@@ -23,8 +23,8 @@ from t2t_jax.kernels.preset import DistanceBias, Heads
 def windowed_attention(
     attend: Callable[..., Heads],
     query: Float[Array, "b t h d_k"],
-    key: Float[Array, "b t groups d_k"],
-    value: Float[Array, "b t groups d_v"],
+    key: Float[Array, "b t h d_k"],
+    value: Float[Array, "b t h d_v"],
     mask: masks.SegmentMask,
     bias: DistanceBias | None,
     dropout_key: DropoutKey | None,
@@ -35,8 +35,8 @@ def windowed_attention(
       attend: the attention of whole rows, `attend(query, key, value, mask, bias, dropout_key=)`;
         it is called once, with blocks for rows.
       query: queries of each head.
-      key: keys of each head, or of each group of heads that share them.
-      value: values of each head or group.
+      key: keys of each head.
+      value: values of each head.
       mask: which positions may attend to which; it has a window.
       bias: the function of distances to add to the scores; None means none.
       dropout_key: key of the dropout of weights; other weights are dropped than by the whole mask.
