@@ -24,9 +24,10 @@ DistanceBias: TypeAlias = Callable[[Int[Array, "q k"]], Float32[Array, "h q k"]]
 """The function of `masks.distances` that relative positions add to the scores of each head."""
 
 Heads: TypeAlias = tuple[Float[Array, "b q h d_v"], Bool[Array, "b q 1"] | None]
-"""Weighted values, and an array that is True for the queries that may attend to something. Values
-of other queries are arbitrary but finite: `Kernels.linear` sets their products to zero for less
-than that would cost before. They are zero if the array is None."""
+"""Weighted values, and an array that is True for the queries that may attend to something, or None.
+Without an array, the values of other queries are zero. With one they are arbitrary but finite, and
+`Kernels.linear` gets it as `rows` and sets their products to zero: within its kernel this costs
+less than setting the values to zero."""
 
 Losses: TypeAlias = tuple[Float[Array, "b t"], Float[Array, "b t"]]
 """The smoothed loss and the negative log-likelihood of every token, in nats."""
