@@ -46,7 +46,7 @@ WEIGHTS = "attention_weights"
 
 @dataclass(frozen=True, eq=False)  # arrays have no one equality
 class Context:
-    """The arguments of every layer of a stack besides its input, the same for all layers.
+    """The arguments of every layer of a stack besides its input, the same for all but for `layer`.
 
     Every field has a default: without a context, a layer treats each row as one whole sentence, and
     drops nothing.
