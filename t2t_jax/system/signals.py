@@ -193,11 +193,6 @@ def watching() -> Iterator[None]:
         os.close(writing)  # which ends the thread
 
 
-def descriptors() -> tuple[int, ...]:
-    """Return the descriptors that receive signals, which nobody else may close."""
-    return _pipe
-
-
 def settle() -> None:
     """Watch signals as before, and wait until all pending ones have taken effect.
 
@@ -272,13 +267,13 @@ class ProcessState:
         """Save the current state."""
         self._streams = {name: getattr(sys, name) for name in _STREAMS}
         self._filters = warnings.filters[:]
-        self._directory: int | None = None
-        with suppress(OSError):
-            self._directory = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
+        self._directory = ""
+        with suppress(OSError):  # somebody may have removed it
+            self._directory = os.getcwd()
         self._copies: dict[int, int] = {}
-        for number in (0, 1, 2, *descriptors()):
-            with suppress(OSError, ValueError):
-                self._copies[number] = _copied(number)
+        for number in (0, 1, 2, *_pipe):
+            with suppress(OSError):  # a closed stream
+                self._copies[number] = fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, _OUT_OF_REACH)
         self._handlers = {number: signal.getsignal(number) for number in ENDING}
 
     def put_back(self) -> None:
@@ -289,14 +284,11 @@ class ProcessState:
         kept = [one for one in filters if one[0] != "error" or one in self._filters]
         warnings.resetwarnings()  # which tells Python that they change
         filters[:] = kept
-        if self._directory is not None:
-            with suppress(OSError):
-                os.fchdir(self._directory)
-                os.close(self._directory)
+        with suppress(OSError):
+            os.chdir(self._directory)
         for number, copy in self._copies.items():
             with suppress(OSError):  # the copy was closed as well
-                if not _is_same(number, copy):
-                    os.dup2(copy, number, inheritable=number <= 2)
+                os.dup2(copy, number, inheritable=number <= 2)
                 os.close(copy)
         for number, (name, stream) in enumerate(self._streams.items()):
             setattr(sys, name, _reopened(stream, number))
@@ -305,22 +297,6 @@ class ProcessState:
                 if handler is not None:  # None: of somebody who is not Python
                     signal.signal(number, handler)
         settle()
-
-
-def _copied(number: int) -> int:
-    """Duplicate a file descriptor, with a number as large as the system allows."""
-    try:
-        return fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, _OUT_OF_REACH)
-    except OSError:
-        return fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, 3)
-
-
-def _is_same(number: int, copy: int) -> bool:
-    original = os.fstat(copy)
-    try:
-        return os.path.samestat(os.fstat(number), original)
-    except OSError:  # it is closed
-        return False
 
 
 def _reopened(stream: _T, number: int) -> _T | IO[str]:
