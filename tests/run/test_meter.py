@@ -7,12 +7,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from t2t_jax.config import TrainingConfig
+from t2t_jax.config import Config
 from t2t_jax.parallel.devices import peak_memory
 from t2t_jax.run import progress
 from t2t_jax.run.log import RunLog
 from t2t_jax.run.meter import StepMeter
 from t2t_jax.run.progress import EVALUATION, TrainingProgress
+from t2t_jax.training.origin import NO_STEPS
 from t2t_jax.training.step import LossSums, StepMetrics
 
 TOKENS = 50.0
@@ -50,9 +51,15 @@ def test_what_compilation_takes_is_in_no_speed_and_in_no_time_left(
         assert figures["host_memory_bytes"] == pytest.approx(_resident_bytes(), rel=0.5)
 
     monkeypatch.setattr(log, "training", keep)
-    config = TrainingConfig(num_train_steps=STEPS, log_every_steps=2)
+    run = SimpleNamespace(
+        log=log,
+        progress=TrainingProgress(),
+        config=Config().replace({"training.num_train_steps": STEPS, "training.log_every_steps": 2}),
+        mesh=SimpleNamespace(size=1),
+        checkpoints=SimpleNamespace(window=NO_STEPS),
+    )
     with log:
-        one = StepMeter(log, TrainingProgress(), config, first_step, 1)
+        one = StepMeter(run, first_step)
         for step in range(first_step + 1, STEPS + 1):
             shape = (4, 8 * (1 + step // 7))  # another one from step 7 on
             with one.launching(shape):
