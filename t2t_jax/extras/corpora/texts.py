@@ -102,11 +102,8 @@ class _Bounded(io.RawIOBase):
 
 
 def _lines(file: Lines, text: Text) -> Iterator[str]:
-    def not_utf8(line: int, byte: int) -> str:
-        return f"{text.name} line {line}, byte {byte} is not UTF-8"
-
-    blocks = decoded(blocks_of(file, _BLOCK_LINES, text.name), text.name, not_utf8)
-    lines = chain.from_iterable(blocks)
+    blocks = blocks_of(file, _BLOCK_LINES, text.name)
+    lines = chain.from_iterable(decoded(blocks, text.name))
     if text.member.endswith((".sgm", ".xml")):
         segments = (_SEGMENT.search(line) for line in lines)
         return (" ".join(found[1].split()) for found in segments if found)
