@@ -208,9 +208,7 @@ def open_run(config: Config, workdir: Path, mirror_dir: Path | None = None) -> I
             bound_together(),
             within_memory(),
         ):
-            state = initial_state(
-                plan.config, plan.model, plan.mesh, checkpoints, plan.load_initial_run
-            )
+            state = initial_state(plan, checkpoints)
             claim(here, *owned)  # write fields that may change, now that all fits
             first = int(state.step)
             if first < plan.last:
@@ -276,11 +274,7 @@ def _with_sources(config: Config, vocabulary: Vocabulary) -> Config:
 
 
 def training_parts(
-    task: Task,
-    config: Config,
-    corpus: Corpus,
-    vocabulary: Vocabulary,
-    engine: Engine = map,
+    task: Task, config: Config, corpus: Corpus, vocabulary: Vocabulary, engine: Engine = map
 ) -> Examples | Parts:
     """Return the training data: examples in memory, or parts of a larger corpus.
 
