@@ -133,10 +133,6 @@ class BucketPath(PosixPath):
         """Return the original name: `s3://bucket/name`."""
         return super().__str__().replace(":/", "://", 1)
 
-    def __fspath__(self) -> str:
-        """Return the original name, which functions for local files do not know."""
-        return str(self)
-
     @property
     def _key(self) -> str:
         return str(self).partition("://")[2]
@@ -206,7 +202,7 @@ class BucketPath(PosixPath):
         with _reaching(self):
             listed = self._store.ls(self._key, detail=False)
         names = sorted({each.rstrip("/").rpartition("/")[2] for each in listed})
-        yield from (self / name for name in names if f"{self._key}/{name}" != self._key)
+        yield from (self / name for name in names)
 
     def glob(self, pattern: str) -> Generator["BucketPath", None, None]:
         """Yield the objects below this name that match a pattern."""
@@ -329,7 +325,7 @@ def send_files(files: Mapping[Path, BucketPath]) -> None:
     Raises:
       FileNotFoundError: one of the files is gone.
     """
-    _transfer("put", files)
+    _transfer("put", files, lambda: None)
 
 
 def fetch_files(files: Mapping[Path, BucketPath], check: Callable[[], None] = lambda: None) -> None:
@@ -344,9 +340,7 @@ def fetch_files(files: Mapping[Path, BucketPath], check: Callable[[], None] = la
     _transfer("get", files, check)
 
 
-def _transfer(
-    way: str, files: Mapping[Path, BucketPath], check: Callable[[], None] = lambda: None
-) -> None:
+def _transfer(way: str, files: Mapping[Path, BucketPath], check: Callable[[], None]) -> None:
     rest = iter(files.items())
     # A few at a time. fsspec's own batches leave coroutines behind at an error.
     while part := list(islice(rest, _AT_ONCE)):
