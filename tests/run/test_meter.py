@@ -3,17 +3,17 @@
 import re
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
-from t2t_jax.config import Config
+from t2t_jax.config import TrainingConfig
 from t2t_jax.parallel.devices import peak_memory
 from t2t_jax.run import progress
 from t2t_jax.run.log import RunLog
 from t2t_jax.run.meter import StepMeter
 from t2t_jax.run.progress import EVALUATION, TrainingProgress
-from t2t_jax.training.origin import NO_STEPS
 from t2t_jax.training.step import LossSums, StepMetrics
 
 TOKENS = 50.0
@@ -51,13 +51,9 @@ def test_what_compilation_takes_is_in_no_speed_and_in_no_time_left(
         assert figures["host_memory_bytes"] == pytest.approx(_resident_bytes(), rel=0.5)
 
     monkeypatch.setattr(log, "training", keep)
-    run = SimpleNamespace(
-        log=log,
-        progress=TrainingProgress(),
-        config=Config().replace({"training.num_train_steps": STEPS, "training.log_every_steps": 2}),
-        mesh=SimpleNamespace(size=1),
-        checkpoints=SimpleNamespace(window=NO_STEPS),
-    )
+    config = Mock(training=TrainingConfig(num_train_steps=STEPS, log_every_steps=2))
+    run = Mock(log=log, progress=TrainingProgress(), config=config)
+    run.mesh.size, run.checkpoints.window = 1, (0.0, 0.0, 0.0)
     with log:
         one = StepMeter(run, first_step)
         for step in range(first_step + 1, STEPS + 1):

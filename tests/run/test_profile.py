@@ -5,7 +5,7 @@ import json
 import re
 import signal
 from contextlib import contextmanager
-from types import SimpleNamespace
+from unittest.mock import Mock
 
 import jax
 import pytest
@@ -104,15 +104,11 @@ def watched(tmp_path):
         yield
 
     def watched(steps, first=0):
-        run = SimpleNamespace(
-            workdir=tmp_path,
-            state=SimpleNamespace(step=first),
-            log=SimpleNamespace(say=said.append),
-        )
+        run = Mock(workdir=tmp_path, **{"state.step": first, "log.say": said.append})
         return profiled(run, meter, iter(range(first, 12)), steps, 12, request)
 
-    meter = SimpleNamespace(during=pause)
-    request = SimpleNamespace(take=lambda: bool(requests and requests.pop()))
+    meter = Mock(during=pause)
+    request = Mock(take=lambda: bool(requests and requests.pop()))
 
     watched.said, watched.pauses, watched.folder = said, pauses, tmp_path / "profile"
     watched.requests = requests
