@@ -73,18 +73,13 @@ def product(base: Config, choices: Choices) -> dict[str, Config]:
       UserError: a field does not exist, a value is refused, there are too many combinations, or
         two have the same name or give the same config.
     """
-    factors = [
-        [
-            {fields: row} if isinstance(fields, str) else dict(zip(fields, row, strict=True))
-            for row in rows
-        ]
-        for fields, rows in choices.items()
-    ]
-    check_size({str(fields): len(rows) for fields, rows in choices.items()})
+    check_size({str(paths): len(rows) for paths, rows in choices.items()})
     variants: dict[str, Config] = {}
     names: dict[Config, str] = {}
-    for parts in itertools.product(*factors):
-        changes = {path: value for part in parts for path, value in part.items()}
+    for rows in itertools.product(*choices.values()):
+        changes: dict[str, object] = {}
+        for paths, row in zip(choices, rows, strict=True):
+            changes |= {paths: row} if isinstance(paths, str) else zip(paths, row, strict=True)
         name, config = ",".join(_named(changes)), base.replace(changes)
         if name in variants:
             raise UserError(
@@ -204,14 +199,12 @@ def _named(values: Mapping[str, object]) -> Iterator[str]:
 
 
 def _place(spec: str) -> tuple[str, str]:
-    """Return the file and the variant of `FILE.py:NAME`, where both may contain a colon."""
-    parts = spec.split(":")
-    for count in range(len(parts), 0, -1):
-        path, variant = ":".join(parts[:count]), ":".join(parts[count:])
-        if Path(found := _found(path)).is_file():
-            return found, variant
-    path, ends, variant = spec.rpartition(".py:")
-    return (f"{path}.py", variant) if ends else (_found(spec), "")
+    """Return the file and the variant of `FILE.py:NAME`, where the file may contain a colon."""
+    path, _, variant = spec.rpartition(":")
+    has_variant = path.endswith(".py") or Path(_found(path)).is_file()
+    if has_variant and not Path(_found(spec)).is_file():
+        return _found(path), variant
+    return _found(spec), ""
 
 
 def _found(path: str) -> str:
