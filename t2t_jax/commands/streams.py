@@ -37,7 +37,7 @@ def reading(path: Path | None) -> Iterator[Iterator[list[str]]]:
 
 def _blocks(stream: Lines, at_once: int, shown: Path | str) -> Iterator[bytes]:
     try:
-        yield from blocks_of(stream, at_once, shown)
+        yield from blocks_of(stream, shown, at_once)
     except DAMAGE as error:
         way_out = "it is damaged, or no gzip file: pack it again"
         raise UserError(f"cannot read {shown}: {error}; {way_out}") from error

@@ -97,7 +97,7 @@ def read_lines(path: Path, expected: Survey | None = None) -> Iterator[str]:
     read, digest = 0, hashlib.sha256()
 
     def blocks() -> Iterator[bytes]:
-        for block in blocks_of(file, _BLOCK_LINES, path):
+        for block in blocks_of(file, path):
             if expected is not None:
                 digest.update(block)
             yield block
@@ -112,7 +112,7 @@ def read_lines(path: Path, expected: Survey | None = None) -> Iterator[str]:
         raise changed(path)
 
 
-def blocks_of(file: Lines, num_lines: int, shown: Path | str) -> Iterator[bytes]:
+def blocks_of(file: Lines, shown: Path | str, num_lines: int = _BLOCK_LINES) -> Iterator[bytes]:
     """Yield the bytes of a file or a stream in blocks of whole lines, at most `num_lines` each."""
     block: list[bytes] = []
     size = 0

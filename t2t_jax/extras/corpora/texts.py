@@ -29,7 +29,6 @@ from t2t_jax.data.lines import DAMAGE, Lines, blocks_of, decoded
 from t2t_jax.errors import UserError, in_one_line
 from t2t_jax.extras.corpora.catalogue import Text
 
-_BLOCK_LINES = 1000
 _MOST_HEADERS = 4 << 20  # bytes of a tar archive that are of no member
 _MOST_OF_A_UNIT = 1 << 20  # bytes of a translation memory
 _GZIP = b"\x1f\x8b"
@@ -102,7 +101,7 @@ class _Bounded(io.RawIOBase):
 
 
 def _lines(file: Lines, text: Text) -> Iterator[str]:
-    blocks = blocks_of(file, _BLOCK_LINES, text.name)
+    blocks = blocks_of(file, text.name)
     lines = chain.from_iterable(decoded(blocks, text.name))
     if text.member.endswith((".sgm", ".xml")):
         segments = (_SEGMENT.search(line) for line in lines)
