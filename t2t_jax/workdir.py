@@ -390,16 +390,14 @@ def become_ordinary(workdir: Path) -> None:
             (workdir / name).unlink(missing_ok=True)
 
 
-def claim_for_import(
-    workdir: Path, config: Config, vocabulary: Vocabulary, imported: Record
-) -> None:
+def claim_for_import(workdir: Path, config: Config, vocabulary: Vocabulary, source: Record) -> None:
     """Write the files that make an empty directory that of an imported model.
 
-    The record `imported` says where the model came from.
+    The record `source` says where the model came from.
     """
     write_whole(workdir / CONFIG, config.to_json().encode())
     _keep_registered(config, workdir)
-    write_whole(workdir / IMPORTED, f"{json.dumps(imported, indent=2)}\n".encode())
+    write_whole(workdir / IMPORTED, f"{json.dumps(source, indent=2)}\n".encode())
     write_vocabulary(workdir, vocabulary)
 
 
