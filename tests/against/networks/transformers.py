@@ -41,8 +41,8 @@ def exported(case: Case, folder: str, name: str = "exported", model: Any = None)
     """
     place = scratch(folder, name)
     model = model or _auto(case).from_pretrained(place, dtype=torch.float32)
-    with torch.no_grad():
-        logits, _ = _outputs(model, case, place)
+    with torch.no_grad():  # in float64, as roundings of two programs may add up
+        logits, _ = _outputs(model.double(), case, place)
     return logits.log_softmax(-1)[:, _orders(case, place)[1]].numpy()
 
 
