@@ -149,14 +149,15 @@ def is_valid(case: Case) -> bool:
 def _is_stable(case: Case) -> bool:
     """Return whether roundings of inputs change the weights of attention by a share only.
 
-    Equal keys have equal weights. If their scores are large, a rounding leaves weight to one key
-    only: derivatives are 0 then, and bound no roundings of those of the equal keys. The derivative
-    by the vector of additive scores adds up to 0 where all tangents are 1, in any rounding.
+    Equal keys, as those rounded near a shift, have equal weights. If their scores are large, a
+    rounding leaves weight to one key only: derivatives are 0 then, and bound no roundings of those
+    of the equal keys. The derivative by the vector of additive scores adds up to 0 where all
+    tangents are 1, in any rounding.
     """
     if KERNELS[case["kernel"]].formula not in ("attention", "cached"):
         return True
     size = case["factor"] * (1 + case["shift"])
-    has_equal_keys = case["power"] == 0 or case["decimals"] == 0
+    has_equal_keys = 0 in (case["power"], case["decimals"]) or case["shift"] > 0
     is_large = EPSILON[case["dtype"]] * size**2 * case["width"] ** 0.5 > 1
     is_saturated = case["score"] == "additive" and (size > 1 or case["power"] > 1)
     return not (has_equal_keys and is_large) and not is_saturated
