@@ -53,7 +53,8 @@ _CORPUS, _VOCABULARY_HASH = "corpus.sha256", "vocabulary.sha256"
 IMPORTED = "imported.json"
 """The file of an imported model that says where it came from."""
 _REGISTERED = "registered"
-_LOG, _SCORES = "log.jsonl", "scores.jsonl"
+LOG, _SCORES = "log.jsonl", "scores.jsonl"
+"""The log of a run, which `run.log` writes, and its evaluations by commands."""
 PROVENANCE = "provenance.json"
 """The file of a run that records the software that trained it; see `run.provenance`."""
 RECORDS = _CORPUS, IMPORTED, PROVENANCE, _SCORES
@@ -288,10 +289,10 @@ def _check_nothing_lost(workdir: Path) -> None:
     if not checkpoints.exists():
         proof += [record["step"] for record in log if record["step"] > 0]
     if proof or (_steps(best) and not checkpoints.exists()):
-        told = f"{workdir / _LOG} has step {max(proof):,}" if proof else f"there is {best}"
+        told = f"{workdir / LOG} has step {max(proof):,}" if proof else f"there is {best}"
         raise UserError(
             f"{told}, but {checkpoints} has no checkpoint to go on from; bring that directory back "
-            f"from a copy, or choose another --workdir, or remove {_LOG} and {BEST}/ as well to "
+            f"from a copy, or choose another --workdir, or remove {LOG} and {BEST}/ as well to "
             "begin again at step 1"
         )
 
@@ -389,16 +390,14 @@ def become_ordinary(workdir: Path) -> None:
             (workdir / name).unlink(missing_ok=True)
 
 
-def claim_for_import(
-    workdir: Path, config: Config, vocabulary: Vocabulary, imported: Record
-) -> None:
+def claim_for_import(workdir: Path, config: Config, vocabulary: Vocabulary, source: Record) -> None:
     """Write the files that make an empty directory that of an imported model.
 
-    The record `imported` says where the model came from.
+    The record `source` says where the model came from.
     """
     write_whole(workdir / CONFIG, config.to_json().encode())
     _keep_registered(config, workdir)
-    write_whole(workdir / IMPORTED, f"{json.dumps(imported, indent=2)}\n".encode())
+    write_whole(workdir / IMPORTED, f"{json.dumps(source, indent=2)}\n".encode())
     write_vocabulary(workdir, vocabulary)
 
 
@@ -409,15 +408,10 @@ def write_vocabulary(workdir: Path, vocabulary: Vocabulary) -> None:
     vocabulary.save(workdir / VOCABULARY)
 
 
-def log_file(workdir: Path) -> Path:
-    """Return the path of the log of a run, which `run.log` writes."""
-    return workdir / _LOG
-
-
 def log_signature(workdir: Path) -> object:
     """Return a value that changes when a run's log is written to; None if there is no log yet."""
     try:
-        status = log_file(workdir).stat()
+        status = (workdir / LOG).stat()
     except OSError:
         return None
     return status.st_ino, status.st_size, status.st_mtime_ns
@@ -425,7 +419,7 @@ def log_signature(workdir: Path) -> object:
 
 def read_log(workdir: Path) -> list[Record]:
     """Read the records of a run's log, the oldest first; return [] if there are none yet."""
-    return read_records(log_file(workdir), LOG_SCHEMA)
+    return read_records(workdir / LOG, LOG_SCHEMA)
 
 
 def record_scores(workdir: Path, record: Record) -> None:

@@ -127,6 +127,25 @@ def test_a_part_that_is_measured_again_replaces_its_figures_and_no_others(tmp_pa
     assert "| gigabytes per second | 1.5 |" in (tmp_path / "page.md").read_text()
 
 
+def test_a_run_by_the_clock_goes_on_after_its_first_start_and_is_scored(tmp_path):
+    run_python(
+        "benchmarks/train_by_the_clock.py",
+        "--tiny",
+        "--minutes",
+        "9",
+        "--workdir",
+        tmp_path,
+        code=0,
+    )
+    stages = [json.loads(line) for line in (tmp_path / "clock.jsonl").read_text().splitlines()]
+    assert [stage["exit_code"] for stage in stages] == [0, 0, 0]
+    assert [stage.get("last_step") for stage in stages] == [40, 200, None]
+    assert [job["first_step"] for job in stages[1]["goodput"]["jobs"]] == [0, 40]
+    scores = [json.loads(line) for line in (tmp_path / "scores.jsonl").read_text().splitlines()]
+    assert [one["checkpoints"] for one in scores] == [[200], [160, 170, 180, 190, 200]]
+    assert len((tmp_path / "test.out").read_text().splitlines()) == 1000
+
+
 def test_figures_are_set_against_the_goals(module):
     rows = [
         {"part": "training", "model": "base", "dtype": "bfloat16", "share_of_peak": 0.38},

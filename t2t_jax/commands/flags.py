@@ -92,9 +92,7 @@ def _divided(command: type, arguments: Sequence[str]) -> CommandLine:
     return line
 
 
-def _values(
-    flag: str, known: Mapping[str, Flag], given: Sequence[tuple[str, list[str]]]
-) -> list[str]:
+def _values(flag: str, known: Mapping[str, Flag], given: list[tuple[str, list[str]]]) -> list[str]:
     """Return the values of a flag; `given` has a pair for each time: its name, and the values."""
     settings = known[flag].settings if flag in known else ()
     names, values = zip(*given, strict=True)

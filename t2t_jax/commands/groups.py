@@ -29,26 +29,23 @@ _CORE: Mapping[str, Mapping[str, str]] = {
 }
 """The commands of the core in groups, with a line about each. The command `a-b`, or `a b` in two
 words, is the class `ABCommand` of the module `a_b` of this package; see also `Plugin.commands`."""
+_NAMES = [name for names in _CORE.values() for name in names]
 
 
 @cache
 def all_commands() -> Mapping[str, Mapping[str, str]]:
     """Return the commands of `t2t-jax`, those of plugins too: a line about each, by group."""
     found = {group: {**lines} for group, lines in _CORE.items()}
-    for name, (group, about) in rows("commands", _names_of_core()).items():
+    for name, (group, about) in rows("commands", _NAMES).items():
         found.setdefault(group, {})[name] = about
     return found
-
-
-def _names_of_core() -> list[str]:
-    return [name for names in _CORE.values() for name in names]
 
 
 def command_place(name: str) -> str:
     """Return the place of the dataclass of a command, as MODULE:NAME."""
     file = identifier(name)
     kind = "".join(map(str.capitalize, file.split("_"))) + "Command"
-    if name in _names_of_core():
+    if name in _NAMES:
         return f"t2t_jax.commands.{file}:{kind}"
     plugin = next(plugin for plugin in plugins() if name in plugin.commands)
     return f"{plugin.home}.{file}_command:{kind}".removeprefix(".")  # of a single module

@@ -32,21 +32,17 @@ def reading(path: Path | None) -> Iterator[Iterator[list[str]]]:
         raise _cannot_read(shown, error) from error
     with opened as stream:
         at_once = 1 if stream.isatty() else _LINES_AT_ONCE
-        yield decoded(_blocks(stream, at_once, shown), shown, _not_utf8)
+        yield decoded(_blocks(stream, at_once, shown), shown)
 
 
 def _blocks(stream: Lines, at_once: int, shown: Path | str) -> Iterator[bytes]:
     try:
-        yield from blocks_of(stream, at_once, shown)
+        yield from blocks_of(stream, shown, at_once)
     except DAMAGE as error:
         way_out = "it is damaged, or no gzip file: pack it again"
         raise UserError(f"cannot read {shown}: {error}; {way_out}") from error
     except OSError as error:
         raise _cannot_read(shown, error) from error
-
-
-def _not_utf8(line: int, byte: int) -> str:
-    return f"line {line} of the input is not UTF-8 (byte {byte} of the line); convert it to UTF-8"
 
 
 @contextlib.contextmanager

@@ -54,10 +54,7 @@ def counted(items: Iterable[_T], unit: str, total: int) -> Iterator[_T]:
     from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
 
     with progress(unit, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()) as bar:
-        task = bar.add_task("", total=total)
-        for item in items:
-            bar.advance(task)
-            yield item
+        yield from bar.track(items, total, description="")
 
 
 def grid(first: str, *others: str) -> "Table":

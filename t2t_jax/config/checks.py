@@ -45,6 +45,10 @@ def within(low: float, high: float = INFINITY) -> dict[str, tuple[float, float]]
     return {"range": (low, high)}
 
 
+SIZE = FITS | within(1)
+"""Marks a field with a number of things, such as layers, or a width."""
+
+
 def read_where(condition: Callable[[Any], bool]) -> dict[str, object]:
     """Mark a field that only those sections read for which a condition holds."""
     return {"read_where": condition}

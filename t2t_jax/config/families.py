@@ -13,17 +13,19 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
-from t2t_jax.config.checks import FITS, INFINITY, POSITIVE, left_open, read_where, require, within
+from t2t_jax.config.checks import FITS, INFINITY, POSITIVE, SIZE, left_open, read_where, require
 from t2t_jax.config.model import PARTS, InputProjection, ModelConfig, Side, Stack, StartToken
 from t2t_jax.config.registry import Rows
 from t2t_jax.errors import UserError
+
+_TABLE = read_where(lambda model: model.positions.has_table)
 
 
 @dataclass(frozen=True)
 class WithEncoder(ModelConfig):
     """The fields of networks that have an encoder."""
 
-    num_encoder_layers: int = field(default=6, metadata=FITS | within(1))
+    num_encoder_layers: int = field(default=6, metadata=SIZE)
     """Encoder layers N."""
     encoder_heads: int | None = field(default=None, metadata=FITS | POSITIVE)
     """Heads of each layer's self-attention in the encoder, where they are fewer than num_heads, as
@@ -34,7 +36,7 @@ class WithEncoder(ModelConfig):
 class WithDecoder(ModelConfig):
     """The fields of networks that have a decoder."""
 
-    num_decoder_layers: int = field(default=6, metadata=FITS | within(1))
+    num_decoder_layers: int = field(default=6, metadata=SIZE)
     """Decoder layers N."""
     decoder_heads: int | None = field(default=None, metadata=FITS | POSITIVE)
     """Heads of each layer's self-attention in the decoder; see encoder_heads."""
@@ -47,10 +49,7 @@ class WithDecoder(ModelConfig):
 class WithTokens(ModelConfig):
     """The fields of networks that read tokens."""
 
-    max_positions: int = field(
-        default=1024,
-        metadata=FITS | within(1) | read_where(lambda model: model.positions.has_table),
-    )
+    max_positions: int = field(default=1024, metadata=SIZE | _TABLE)
     """Rows of the learned position table; other positions have no limit and do not read it."""
     share_embeddings: bool = True
     """Use one matrix for source and target embedding and output projection (section 3.4)."""
@@ -201,12 +200,12 @@ class ImageEncoderConfig(EncoderAloneConfig):
     """An encoder alone over the patches of images (ViT, Dosovitskiy et al. 2021)."""
 
     architecture: Literal["image_encoder"] = "image_encoder"
-    patch_size: int = field(default=16, metadata=FITS | within(1))
+    patch_size: int = field(default=16, metadata=SIZE)
     """Side, in pixels, of the square patches of images, which are read behind a learned class
     token."""
-    image_size: int = field(default=224, metadata=FITS | within(1))
+    image_size: int = field(default=224, metadata=SIZE)
     """Pixels of an image on each side."""
-    image_channels: int = field(default=3, metadata=FITS | within(1))
+    image_channels: int = field(default=3, metadata=SIZE)
     """Numbers of a pixel: 3 for colours, 1 for grey."""
 
     def __post_init__(self) -> None:

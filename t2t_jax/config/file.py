@@ -17,7 +17,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, get_type_hints
 
-from t2t_jax.config.config import Config, differences, from_dict, to_dict
+from t2t_jax.config.config import Config, differences
 from t2t_jax.config.families import FAMILIES
 from t2t_jax.config.registry import FILES
 from t2t_jax.config.running import guarded, run_file
@@ -28,7 +28,7 @@ from t2t_jax.paper import Table3Row
 Choices = Mapping[str | tuple[str, ...], Sequence[Any]]
 """The values that `product` combines, by the path of their field; fields that change together have
 a tuple of their paths, and a tuple of values for each row."""
-_Variants: TypeAlias = Mapping[str, object] | Mapping[str | int | float, object]
+_Variants: TypeAlias = Mapping[Any, object]
 
 MOST_CELLS = 10_000
 """The most cells of a grid; a mistyped number would never end."""
@@ -73,18 +73,13 @@ def product(base: Config, choices: Choices) -> dict[str, Config]:
       UserError: a field does not exist, a value is refused, there are too many combinations, or
         two have the same name or give the same config.
     """
-    factors = [
-        [
-            {fields: row} if isinstance(fields, str) else dict(zip(fields, row, strict=True))
-            for row in rows
-        ]
-        for fields, rows in choices.items()
-    ]
-    check_size({str(fields): len(rows) for fields, rows in choices.items()})
+    check_size({str(paths): len(rows) for paths, rows in choices.items()})
     variants: dict[str, Config] = {}
     names: dict[Config, str] = {}
-    for parts in itertools.product(*factors):
-        changes = {path: value for part in parts for path, value in part.items()}
+    for rows in itertools.product(*choices.values()):
+        changes: dict[str, object] = {}
+        for paths, row in zip(choices, rows, strict=True):
+            changes |= {paths: row} if isinstance(paths, str) else zip(paths, row, strict=True)
         name, config = ",".join(_named(changes)), base.replace(changes)
         if name in variants:
             raise UserError(
@@ -129,7 +124,7 @@ def load_config(spec: str) -> Config:
         config = guarded(path, lambda: module["get_config"]())
     else:
         raise UserError(f"{path} defines no get_config(); name a variant as {path}:NAME ({names})")
-    return _checked(config, spec, path)
+    return _checked(config, spec)
 
 
 def load_grid(path: str) -> Grid:
@@ -167,14 +162,13 @@ def checked_grid(variants: _Variants, published: object, shown: str) -> Grid:
         raise UserError(f"{shown} has no variants; give a dict of names to configs")
     checked: dict[str, Config] = {}
     for name, config in variants.items():
-        rebuilt = _checked(config, f"{shown}:{name}", shown)
-        _check_files(rebuilt, f"{shown}:{name}")
+        checked[name] = _checked(config, f"{shown}:{name}")
+        _check_files(checked[name], f"{shown}:{name}")
         if not isinstance(name, str) or not can_name_directory(name):
             raise UserError(
                 f"{shown} has a variant {quote(name)}, which cannot name a directory; use letters, "
                 f"digits and any of . , = + - ( ), at most {_MOST_BYTES} bytes"
             )
-        checked[name] = rebuilt
     if not isinstance(published, Mapping) or not all(
         isinstance(row, Table3Row) for row in published.values()
     ):
@@ -205,14 +199,12 @@ def _named(values: Mapping[str, object]) -> Iterator[str]:
 
 
 def _place(spec: str) -> tuple[str, str]:
-    """Return the file and the variant of `FILE.py:NAME`, where both may contain a colon."""
-    parts = spec.split(":")
-    for count in range(len(parts), 0, -1):
-        path, variant = ":".join(parts[:count]), ":".join(parts[count:])
-        if Path(found := _found(path)).is_file():
-            return found, variant
-    path, ends, variant = spec.rpartition(".py:")
-    return (f"{path}.py", variant) if ends else (_found(spec), "")
+    """Return the file and the variant of `FILE.py:NAME`, where the file may contain a colon."""
+    path, _, variant = spec.rpartition(":")
+    has_variant = path.endswith(".py") or Path(_found(path)).is_file()
+    if has_variant and not Path(_found(spec)).is_file():
+        return _found(path), variant
+    return _found(spec), ""
 
 
 def _found(path: str) -> str:
@@ -247,35 +239,25 @@ def _variants(module: Mapping[str, object], path: str) -> _Variants:
         raise UserError(
             f"VARIANTS of {path} is a {type(variants).__name__}; make it a dict of names to configs"
         )
-
-    # A string or number that every later step can print and compare.
-    def plain(name: object) -> str | int | float:
-        if isinstance(name, str):
-            return str.__str__(name)
-        return name if isinstance(name, int | float) else f"{quote(name)}"
-
-    return guarded(path, lambda: {plain(name): config for name, config in dict(variants).items()})
+    # Of a member of an enumeration that is a string, its value.
+    return {str.__str__(n) if isinstance(n, str) else n: each for n, each in variants.items()}
 
 
-def _checked(config: object, spec: str, path: str) -> Config:
-    """Make a config of a file anew, and so check again what the file's code may have altered."""
+def _checked(config: object, spec: str) -> Config:
+    """Return what a file gave as a config, or refuse it if it or one of its sections is none."""
     if type(config) is not Config:
         raise UserError(
             f"{spec} gave a {'type' if issubclass(type(config), type) else type(config).__name__}, "
             "not a t2t_jax.Config; make one by Config(), as in configs/base.py"
         )
-
-    def again() -> Config:
-        for name, section in get_type_hints(Config).items():
-            found = type(getattr(config, name, None))
-            known = [one.config for _, one in FAMILIES.each()] if name == "model" else [section]
-            if found not in known:
-                raise UserError(
-                    f"the section {name} of {spec} is a {found.__name__}, not a {section.__name__}"
-                )
-        return from_dict(to_dict(config))
-
-    return guarded(path, again)
+    for name, section in get_type_hints(Config).items():
+        found = type(getattr(config, name))
+        known = [one.config for _, one in FAMILIES.each()] if name == "model" else [section]
+        if found not in known:
+            raise UserError(
+                f"the section {name} of {spec} is a {found.__name__}, not a {section.__name__}"
+            )
+    return config
 
 
 def _check_files(config: Config, spec: str) -> None:

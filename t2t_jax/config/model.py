@@ -18,6 +18,9 @@ PARTS: tuple[Part, ...] = "encoder", "decoder", "cross"
 """The attentions of the paper: self-attention in two stacks, and cross-attention."""
 _RATE = checks.NOT_EXPORTED | checks.within(0, 0.99)
 _ROTARY = checks.read_where(lambda model: model.positions.turns)
+_SINUSOIDS = checks.read_where(lambda model: model.positions.sinusoids is not None)
+_IN_MUP = checks.read_where(lambda model: model.parametrisation != "standard")
+_IN_COMPLETE = checks.read_where(lambda model: model.parametrisation == "complete")
 _BASE_D_K = 64  # d_k of the paper, at which scores of attention are alike in all parametrisations
 
 
@@ -76,9 +79,9 @@ class ModelConfig(checks.Section, ABC):
     """Family of the network (`config.families`), each of which has fields of its own: encoder and
     decoder (the paper); the decoder alone, which reads source and target as one sequence (Liu et
     al. 2018), as GPT does; the encoder alone, as BERT; or such an encoder of images, as ViT."""
-    d_model: int = field(default=512, metadata=checks.FITS | checks.within(1))
+    d_model: int = field(default=512, metadata=checks.SIZE)
     """Width of every layer's output (section 3.1)."""
-    num_heads: int = field(default=8, metadata=checks.FITS | checks.within(1))
+    num_heads: int = field(default=8, metadata=checks.SIZE)
     """Attention heads h (section 3.2.2)."""
     d_k: int | None = field(default=None, metadata=checks.FITS | checks.POSITIVE)
     """Width of a head's queries and keys; None means d_model / num_heads, as in the paper."""
@@ -99,7 +102,7 @@ class ModelConfig(checks.Section, ABC):
     """Add a learned bias in the projections of attention; the paper has none."""
     query_key_norm: bool = False
     """Normalise the queries and the keys of each head (Henry et al. 2020, Dehghani et al. 2023)."""
-    d_ff: int = field(default=2048, metadata=checks.FITS | checks.within(1))
+    d_ff: int = field(default=2048, metadata=checks.SIZE)
     """Width within the feed-forward network (section 3.3). A gated network has three matrices in
     place of two: 2/3 of the width keeps the number of parameters."""
     feed_forward: str = "relu"
@@ -116,19 +119,9 @@ class ModelConfig(checks.Section, ABC):
     """How first values, factors and learning rates depend on the size of the network: as in the
     paper (standard); so that the best learning rate stays that of base_width in networks of every
     width (mup: Yang et al. 2021); or of base_depth too (complete: Dey et al. 2025)."""
-    base_width: int = field(
-        default=512,
-        metadata=checks.FITS
-        | checks.within(1)
-        | checks.read_where(lambda model: model.parametrisation != "standard"),
-    )
+    base_width: int = field(default=512, metadata=checks.SIZE | _IN_MUP)
     """The d_model at which the parametrisation mup equals the standard one."""
-    base_depth: int = field(
-        default=6,
-        metadata=checks.FITS
-        | checks.within(1)
-        | checks.read_where(lambda model: model.parametrisation == "complete"),
-    )
+    base_depth: int = field(default=6, metadata=checks.SIZE | _IN_COMPLETE)
     """Layers of a stack whose residual connections the parametrisation complete leaves as they
     are."""
     norm_order: Literal["post", "pre", "deep"] = "post"
@@ -138,15 +131,11 @@ class ModelConfig(checks.Section, ABC):
     """Fixed sinusoids (section 3.5), tensor2tensor's own, or a learned table (Table 3, row E),
     added to embeddings; in self-attention rotary positions (Su et al. 2021), ALiBi (Press et al.
     2022) or T5's learned bias (Raffel et al. 2020); or none."""
-    first_position: int = field(
-        default=0,
-        metadata=checks.within(0, 1024)
-        | checks.read_where(lambda model: model.positions.sinusoids is not None),
-    )
+    first_position: int = field(default=0, metadata=_SINUSOIDS | checks.within(0, 1024))
     """Position of the first token, where positions are sinusoids (the paper: 0; M2M100: 2)."""
     rotary_base: float = field(default=10_000.0, metadata=_ROTARY | checks.FITS | checks.within(2))
     """Base of the wavelengths of rotary positions."""
-    rotary_scale: float = field(default=1.0, metadata=_ROTARY | checks.FITS | checks.within(1))
+    rotary_scale: float = field(default=1.0, metadata=_ROTARY | checks.SIZE)
     """Factor by which texts may be longer than those of training, for rotary positions."""
     rotary_scaling: tables.ScalingName = field(default="linear", metadata=_ROTARY)
     """How rotary_scale works: "linear" divides the positions (Chen et al. 2023), "ntk" raises the

@@ -64,6 +64,10 @@ class RegisteringFile(NamedTuple):
             return self.text == text
 
 
+Learned: TypeAlias = Callable[[int], Mapping[str, Parameter]]
+"""A function from the width of vectors to the parameters that a function learns, by name."""
+
+
 def nothing(size: object) -> Mapping[str, Parameter]:
     """Return no parameters, as a function does that learns nothing."""
     return {}
@@ -76,7 +80,7 @@ class Entry:
     function: Function | str | None = field(hash=False)  # it may be unhashable
     """The function, or for a function of the package its place, as MODULE:NAME, so that reading a
     config imports no JAX. None stands for scores that are products of queries and keys."""
-    parameters: Callable[[int], Mapping[str, Parameter]] = nothing
+    parameters: Learned = nothing
     """A function from the width of vectors to the parameters that are learned, by name."""
     is_gated: bool = False
     """Whether an activation is the gate of a network with three matrices, without biases

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from t2t_jax.config.registry import FILES, registering
-from t2t_jax.errors import UserError
+from t2t_jax.errors import UserError, in_one_line
 from t2t_jax.system.signals import ProcessState
 
 _T = TypeVar("_T")
@@ -64,25 +64,14 @@ def _mistake(path: str, error: BaseException) -> UserError:
     if isinstance(error, SyntaxError) and error.filename == path:
         lines = [error.lineno]
     where = f"{path} line {lines[-1]}" if lines else path
-    text = _shown(
-        lambda: error.msg if isinstance(error, SyntaxError) else str(error),
-        "its text cannot be shown",
-    )
+    try:
+        text = in_one_line(error.msg if isinstance(error, SyntaxError) else error)
+    except Exception:  # of the error's own code
+        text = "its text cannot be shown"
+    text = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
     if isinstance(error, UserError):
         return UserError(f"{where}: {text}")
-    name = _shown(lambda: type(error).__name__, "an error")
     return UserError(
-        f"{where}: {name}: {text}; mend the file, where get_config() without arguments or VARIANTS "
-        "gives a t2t_jax.Config, as in configs/base.py"
+        f"{where}: {type(error).__name__}: {text}; mend the file, where get_config() without "
+        "arguments or VARIANTS gives a t2t_jax.Config, as in configs/base.py"
     )
-
-
-def _shown(text: Callable[[], str], otherwise: str) -> str:
-    """Return a text of an error in one line, or another if the error's own code fails."""
-    try:
-        words = " ".join(str.split(text()))  # of any subclass of `str`
-        return words if len(words) <= _LONGEST else f"{words[:_LONGEST]}..."
-    except KeyboardInterrupt:
-        raise
-    except BaseException:
-        return otherwise

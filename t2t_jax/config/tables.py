@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from t2t_jax.config.registry import FILES, Entry, Function, Parameter, Rows, Table, nothing
+from t2t_jax.config.registry import FILES, Entry, Function, Learned, Parameter, Rows, Table, nothing
 from t2t_jax.config.tasks import TASKS
 
 ACTIVATIONS = Table(
@@ -208,11 +208,7 @@ def register_activation(name: str, function: Function, *, is_gated: bool = False
     ACTIVATIONS.register(name, Entry(function, is_gated=is_gated))
 
 
-def register_normalization(
-    name: str,
-    function: Function,
-    parameters: Callable[[int], Mapping[str, Parameter]] = nothing,
-) -> None:
+def register_normalization(name: str, function: Function, parameters: Learned = nothing) -> None:
     """Add a normalisation, which `model.norm` can then name.
 
     Args:
@@ -228,11 +224,7 @@ def register_normalization(
     NORMALIZATIONS.register(name, Entry(function, parameters))
 
 
-def register_score_function(
-    name: str,
-    function: Function,
-    parameters: Callable[[int], Mapping[str, Parameter]] = nothing,
-) -> None:
+def register_score_function(name: str, function: Function, parameters: Learned = nothing) -> None:
     """Add a score function of attention, which `model.score_function` can then name.
 
     Attention with such a function is computed in the plain form: fused kernels and blocks of long

@@ -64,12 +64,9 @@ class Corpus:
 
     def lines(self, split: str) -> Chunk:
         """Return all source and all target lines of a split, unchanged."""
-        sources: list[object] = []
-        targets: list[str] = []
-        for source, target in self.pairs(split):
-            sources += source
-            targets += target
-        return sources, targets
+        every = [*self.pairs(split)]
+        sources = [line for lines, _ in every for line in lines]
+        return sources, [line for _, lines in every for line in lines]
 
     def first(self, split: str, number: int) -> "Corpus":
         """Return the corpus with only the first pairs of a split."""
@@ -168,8 +165,7 @@ def _unknown(name: str) -> UserError:
     added = ", ".join(f"{scheme}:{row.form}" for scheme, row in added_schemes().items())
     return UserError(
         f"corpus={quote(name)} is not bundled:, text:DIR, text:FILE.tsv, text:FILE.jsonl, "
-        f"trees:DIR, {added}, nor a mixture such as "
-        "text:A*3+text:B"
+        f"trees:DIR, {added}, nor a mixture such as text:A*3+text:B"
     )
 
 

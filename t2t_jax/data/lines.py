@@ -10,7 +10,7 @@ import hashlib
 import io
 import zlib
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -97,16 +97,13 @@ def read_lines(path: Path, expected: Survey | None = None) -> Iterator[str]:
     read, digest = 0, hashlib.sha256()
 
     def blocks() -> Iterator[bytes]:
-        for block in blocks_of(file, _BLOCK_LINES, path):
+        for block in blocks_of(file, path):
             if expected is not None:
                 digest.update(block)
             yield block
 
-    def not_utf8(line: int, byte: int) -> str:
-        return f"{path} line {line} is not UTF-8; convert the file to UTF-8"
-
     with _open(path) as file:
-        for lines in decoded(blocks(), path, not_utf8):
+        for lines in decoded(blocks(), path):
             read += len(lines)
             if expected is not None and read > expected.num_lines:
                 raise changed(path)
@@ -115,7 +112,7 @@ def read_lines(path: Path, expected: Survey | None = None) -> Iterator[str]:
         raise changed(path)
 
 
-def blocks_of(file: Lines, num_lines: int, shown: Path | str) -> Iterator[bytes]:
+def blocks_of(file: Lines, shown: Path | str, num_lines: int = _BLOCK_LINES) -> Iterator[bytes]:
     """Yield the bytes of a file or a stream in blocks of whole lines, at most `num_lines` each."""
     block: list[bytes] = []
     size = 0
@@ -134,15 +131,8 @@ def blocks_of(file: Lines, num_lines: int, shown: Path | str) -> Iterator[bytes]
         yield b"".join(block)
 
 
-def decoded(
-    blocks: Iterable[bytes], shown: Path | str, not_utf8: Callable[[int, int], str]
-) -> Iterator[list[str]]:
-    """Yield the lines of a text, without their ends: a list for each block of whole lines.
-
-    Args:
-      not_utf8: returns the error message, from the number of a line and of its byte that is not
-        UTF-8, both counted from 1.
-    """
+def decoded(blocks: Iterable[bytes], shown: Path | str) -> Iterator[list[str]]:
+    """Yield the lines of a text, without their ends: a list for each block of whole lines."""
     read = 0
     for block in blocks:
         if not read:
@@ -152,7 +142,9 @@ def decoded(
         except UnicodeDecodeError as error:
             line = read + block.count(b"\n", 0, error.start) + 1
             byte = error.start - block.rfind(b"\n", 0, error.start)
-            raise UserError(not_utf8(line, byte)) from error
+            raise UserError(
+                f"{shown} line {line}, byte {byte} is not UTF-8; convert it to UTF-8"
+            ) from error
         read += len(lines)
         yield [line.removesuffix("\r") for line in lines]
 

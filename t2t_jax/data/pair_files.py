@@ -24,7 +24,6 @@ from t2t_jax.data.lines import DAMAGE, blocks_of, checked_beginning, open_text
 from t2t_jax.data.splits import Chunk, chunks
 from t2t_jax.errors import UserError, in_one_line, warn
 
-_BLOCK_LINES = 1000
 _JSON_LINES = ".jsonl", ".json", ".ndjson"
 Sides: TypeAlias = tuple[str, ...]
 """The text of a pair, or of a document by itself."""
@@ -123,7 +122,7 @@ def _lines(path: Path, faults: Faults) -> Iterator[str | None]:
     """Yield the lines of a text, and None for a line that is not UTF-8."""
     number = 0
     with open_text(path) as file:
-        for block in blocks_of(file, _BLOCK_LINES, path):
+        for block in blocks_of(file, path):
             block = block if number else checked_beginning(path, block)
             for line in block.removesuffix(b"\n").split(b"\n"):
                 number += 1

@@ -79,10 +79,8 @@ def text_splits(directory: Path, source_language: str, target_language: str) -> 
     """Return the splits of a directory of parallel text, by its files' names."""
     splits = {}
     for name in (*SPLITS, *other_names(directory, source_language)):
-        source, target = (
-            find_text(directory, f"{name}.{language}")
-            for language in (source_language, target_language)
-        )
+        source = find_text(directory, f"{name}.{source_language}")
+        target = find_text(directory, f"{name}.{target_language}")
         if source and target:
             splits[name] = Split.of(_aligned_digest, _read_text, source, target)
         elif name in SPLITS and (there := source or target):

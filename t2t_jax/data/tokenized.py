@@ -203,12 +203,9 @@ def tokenize(
     num_pairs_read = 0
     sources: list[FlatSentences] = []
     targets: list[FlatSentences] = []
-    for lines in pairs:
-        encoders = vocabulary.encode, vocabulary.encode_targets
-        source, target = (
-            flattened(_encode(encode, side, max_length), dtype)
-            for encode, side in zip(encoders, lines, strict=True)
-        )
+    for source_lines, target_lines in pairs:
+        source = flattened(_encode(vocabulary.encode, source_lines, max_length), dtype)
+        target = flattened(_encode(vocabulary.encode_targets, target_lines, max_length), dtype)
         num_pairs_read += len(source.lengths)
         if max_length is not None:
             is_long = np.maximum(source.lengths, target.lengths) > max_length

@@ -9,6 +9,7 @@ import hashlib
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 
 import msgspec
 import numpy as np
@@ -209,9 +210,5 @@ def parsed(serialized: bytes, schema: records.Schema) -> records.Record:
 
 def before_end(ids: Rows, without: Sequence[int] = (PAD_ID,)) -> list[list[int]]:
     """Return rows of ids up to their first `EOS_ID`, without some special ids."""
-    rows = [list(map(int, row)) for row in ids]
-    ends = [row.index(EOS_ID) if EOS_ID in row else len(row) for row in rows]
-    return [
-        [token for token in row[:end] if token not in without]
-        for row, end in zip(rows, ends, strict=True)
-    ]
+    rows = (takewhile(lambda token: token != EOS_ID, map(int, row)) for row in ids)
+    return [[token for token in row if token not in without] for row in rows]

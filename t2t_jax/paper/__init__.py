@@ -149,10 +149,7 @@ class Training(NamedTuple):
     """Wall time from the first step to the last."""
 
 
-TRAINING = {
-    "base": Training(8, 0.4, 12 * 3600),
-    "big": Training(8, 1.0, 3.5 * 24 * 3600),
-}
+TRAINING = {"base": Training(8, 0.4, 12 * 3600), "big": Training(8, 1.0, 3.5 * 24 * 3600)}
 """The trainings by model: 12 hours of 0.4 s steps, 3.5 days of 1.0 s steps (section 5.2)."""
 
 P100_FLOPS = 9.5e12
@@ -188,11 +185,7 @@ CONSTANTS = (
     Constant(
         "data",
         "5.1",
-        {
-            "data.corpus": "wmt14-en-de",
-            "data.source_language": "en",
-            "data.target_language": "de",
-        },
+        {"data.corpus": "wmt14-en-de", "data.source_language": "en", "data.target_language": "de"},
     ),
     Constant("vocabulary", "5.1", {"data.vocab_size": 37_000}),
     Constant("batches by length", "5.1", {"data.batching": "bucket"}),
@@ -301,10 +294,7 @@ EXPERIMENTS: dict[str, dict[str, object]] = {
     "big, English-French": _BIG | _FRENCH | {"model.dropout_rate": 0.1},
     "parsing, WSJ only": _PARSING,
     "parsing, semi-supervised": _PARSING
-    | {
-        "data.corpus": "WSJ sections 2-21, 17M trees by other parsers",
-        "data.vocab_size": 32_000,
-    },
+    | {"data.corpus": "WSJ sections 2-21, 17M trees by other parsers", "data.vocab_size": 32_000},
 }
 """The changes of `CONSTANTS` in each of the paper's experiments (Table 3, sections 6.1 and 6.3)."""
 

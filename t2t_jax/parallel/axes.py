@@ -53,22 +53,16 @@ class AxisRules:
     def spec(self, names: Sequence[str | None]) -> PartitionSpec:
         """Return the mesh axes that split each axis of an array, given its logical axes.
 
+        JAX refuses a layout in which one mesh axis splits two axes.
+
         Raises:
-          ValueError: a name is no logical axis, or one mesh axis would split two axes.
+          ValueError: a name is no logical axis.
         """
         known = vars(self)
         unknown = [name for name in names if name is not None and name not in known]
         if unknown:
             raise ValueError(f"no logical axis {unknown[0]!r}; there are {', '.join(known)}")
         split: list[_MeshAxes] = [() if name is None else known[name] for name in names]
-        taken = [axis for axes in split for axis in axes]
-        for axis in taken:
-            if taken.count(axis) > 1:
-                both = [name for name, axes in zip(names, split, strict=True) if axis in axes]
-                raise ValueError(
-                    f"mesh axis {axis!r} would split the axes {both} of one array; change the rule "
-                    "of one of them"
-                )
         # Entries as JAX itself would write them, so that equal layouts compare equal.
         return PartitionSpec(*(axes[0] if len(axes) == 1 else axes or None for axes in split))
 

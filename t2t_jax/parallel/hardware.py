@@ -1,7 +1,7 @@
 """The peaks of devices from their vendors. Measured figures are lower."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
 
@@ -70,12 +70,12 @@ def peaks(devices: Sequence[jax.Device]) -> Hardware | None:
     cores = 1 + max(getattr(device, "core_on_chip", 0) or 0 for device in devices)
     if chip is None or cores == 1:
         return chip
-    return Hardware(
-        chip.flops_per_s / cores,
-        chip.memory_bytes // cores,
-        chip.memory_bytes_per_s / cores,
-        chip.sent_bytes_per_s / cores,
-        chip.clock_hz,
+    return replace(
+        chip,
+        flops_per_s=chip.flops_per_s / cores,
+        memory_bytes=chip.memory_bytes // cores,
+        memory_bytes_per_s=chip.memory_bytes_per_s / cores,
+        sent_bytes_per_s=chip.sent_bytes_per_s / cores,
     )
 
 

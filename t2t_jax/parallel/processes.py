@@ -26,7 +26,7 @@ import numpy as np
 from jax._src.distributed import global_state
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from t2t_jax.errors import LostProcessError, UserError, in_one_line, needs_extra
 from t2t_jax.parallel.liveness import liveness, watch_processes, within
@@ -185,11 +185,6 @@ def _copies() -> tuple[NamedSharding, Callable[[jax.Array], jax.Array]]:
     return rows, jax.jit(lambda x: x, out_shardings=whole)
 
 
-@cache
-def _first_devices() -> Int[np.ndarray, " processes"]:
-    return np.unique([device.process_index for device in jax.devices()], return_index=True)[1]
-
-
 def _start_exchange(numbers: Sequence[int]) -> jax.Array:
     """Start to send some numbers to all processes; the array is ready once all have called.
 
@@ -235,6 +230,8 @@ class Agreement:
     def __init__(self) -> None:
         """Start without proposals."""
         self._under_way: deque[jax.Array] = deque()
+        owners = [device.process_index for device in jax.devices()]
+        self._first_devices = np.unique(owners, return_index=True)[1]
         self.seconds: Float[np.ndarray, " processes"] | None = None
 
     def __call__(self, proposal: int, seconds: float = 0.0) -> int:
@@ -253,7 +250,7 @@ class Agreement:
         if len(self._under_way) <= _LAG:
             return 0
         told = np.asarray(self._under_way.popleft())
-        self.seconds = told[_first_devices(), 1] / 1e6
+        self.seconds = told[self._first_devices, 1] / 1e6
         return int(told[:, 0].max())
 
 

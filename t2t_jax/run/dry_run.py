@@ -14,7 +14,7 @@ from t2t_jax.errors import UserError
 from t2t_jax.parallel.devices import gib, memory_of_a_device
 from t2t_jax.parallel.processes import check_free, check_same, of_main, one_without
 from t2t_jax.run.history import History
-from t2t_jax.run.preparing import Plan, planned, shared_config, shared_files
+from t2t_jax.run.preparing import Plan, planned, shared_facts
 from t2t_jax.run.provenance import provenance
 from t2t_jax.system.atomic_file import removed_at_end, write_whole
 from t2t_jax.system.bucket import BucketPath
@@ -39,9 +39,8 @@ def rehearsed_start(config: Config, workdir: Path) -> Iterator[str]:
     check_free(workdir)
     software = provenance(plan.config)
     check_same(
-        {"the config": shared_config(plan.config).to_json(), "the name of --workdir": workdir.name}
-        | shared_files(plan)
-        | {"the code of t2t-jax": software["code"]}
+        shared_facts(plan)
+        | {"the name of --workdir": workdir.name, "the code of t2t-jax": software["code"]}
         | {f"the version of {name}": number for name, number in software["versions"].items()}
     )
     _check_room(plan)

@@ -26,7 +26,7 @@ from t2t_jax.system.exit_codes import may_pass
 from t2t_jax.system.records import Record, as_line, read_record_lines
 from t2t_jax.system.retries import with_retries
 from t2t_jax.tasks.measures.perplexity import perplexity_text
-from t2t_jax.workdir import CHECKPOINT, END, LOG_SCHEMA, WARNING, log_file
+from t2t_jax.workdir import CHECKPOINT, END, LOG, LOG_SCHEMA, WARNING
 
 
 class _TrainingProgress(Progress):
@@ -79,7 +79,7 @@ class RunLog:
         self._shows_bar = self._in_notebook or self._console.is_terminal
         self._display: Any = None
         self._drawn = 0.0
-        self._path = log_file(workdir)
+        self._path = workdir / LOG
         known = [
             (line, record)
             for line, record in read_record_lines(self._path, LOG_SCHEMA)

@@ -5,23 +5,20 @@ Process 0 serves the last figures of the log to Prometheus over HTTP.
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import jax
 import numpy as np
 
-from t2t_jax.config import TrainingConfig
 from t2t_jax.errors import DivergedError, UserError, needs_extra
 from t2t_jax.parallel.devices import peak_memory
 from t2t_jax.parallel.processes import is_main
-from t2t_jax.run.log import RunLog
 from t2t_jax.run.preparing import Run
-from t2t_jax.run.progress import COMPILATION, DATA, STEPS, TrainingProgress
+from t2t_jax.run.progress import COMPILATION, DATA, STEPS
 from t2t_jax.system.host import resident_memory
 from t2t_jax.tasks.measures.perplexity import perplexity
-from t2t_jax.training.origin import NO_STEPS
 from t2t_jax.training.step import StepMetrics
 
 # The metrics of so many newest steps stay on the device. The host waits for older ones only, so the
@@ -32,30 +29,18 @@ _LAG = 2
 class StepMeter:
     """A meter of means and rates of the steps since the last record of the log."""
 
-    def __init__(
-        self,
-        log: RunLog,
-        progress: TrainingProgress,
-        config: TrainingConfig,
-        first_step: int,
-        num_devices: int,
-        window: Sequence[float] = NO_STEPS,
-    ) -> None:
-        """Start measuring.
-
-        Args:
-          window: the `window` of the meter that measured the steps up to `first_step`.
-        """
-        self._log, self._config = log, config
+    def __init__(self, run: Run, first_step: int) -> None:
+        """Start measuring the steps after `first_step`."""
+        self._log, self._progress, self._config = run.log, run.progress, run.config.training
         self._first_step = self._newest_record = first_step
-        self._num_devices = num_devices
+        self._num_devices = run.mesh.size
         self._pending: deque[tuple[int, StepMetrics]] = deque()
-        self._window = np.asarray(window, np.float64)
+        # Begin with the sums of the meter that measured the steps up to `first_step`.
+        self._window = np.asarray(run.checkpoints.window, np.float64)
         self._tokens_before = self._window[2]  # of an earlier job, in no speed of this one
         self._compiled: set[tuple[int, ...]] = set()
-        self._progress = progress
-        progress.enter(STEPS)
-        self._before = self._begin = progress.seconds()
+        self._progress.enter(STEPS)
+        self._before = self._begin = self._progress.seconds()
 
     def add(self, step: int, metrics: StepMetrics) -> None:
         """Keep the metrics of a step on the device, and read those of an earlier step.

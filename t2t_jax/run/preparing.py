@@ -189,7 +189,7 @@ def open_run(config: Config, workdir: Path, mirror_dir: Path | None = None) -> I
     """
     progress = TrainingProgress()
     plan = planned(config, workdir)
-    check_same({"the config": shared_config(plan.config).to_json()} | shared_files(plan))
+    check_same(shared_facts(plan))
     owned = plan.config, plan.corpus, plan.vocabulary
     watchdog = Watchdog(workdir, progress, plan.config.parallel.hang_minutes)
     several = jax.process_count() > 1  # which share the bucket
@@ -208,9 +208,7 @@ def open_run(config: Config, workdir: Path, mirror_dir: Path | None = None) -> I
             bound_together(),
             within_memory(),
         ):
-            state = initial_state(
-                plan.config, plan.model, plan.mesh, checkpoints, plan.load_initial_run
-            )
+            state = initial_state(plan, checkpoints)
             claim(here, *owned)  # write fields that may change, now that all fits
             first = int(state.step)
             if first < plan.last:
@@ -276,11 +274,7 @@ def _with_sources(config: Config, vocabulary: Vocabulary) -> Config:
 
 
 def training_parts(
-    task: Task,
-    config: Config,
-    corpus: Corpus,
-    vocabulary: Vocabulary,
-    engine: Engine = map,
+    task: Task, config: Config, corpus: Corpus, vocabulary: Vocabulary, engine: Engine = map
 ) -> Examples | Parts:
     """Return the training data: examples in memory, or parts of a larger corpus.
 
@@ -314,15 +308,12 @@ def _check_dev(config: Config, corpus: Corpus, vocabulary: Vocabulary) -> None:
         )
 
 
-def shared_config(config: Config) -> Config:
-    """Return the part of the config that must be equal in all processes: without host paths."""
-    return config.replace({"data.corpus": "", "data.cache_dir": "", "data.prefetch": 1})
-
-
-def shared_files(plan: Plan) -> dict[str, str]:
-    """Return the hashes, by name, of files that must be equal in all processes."""
+def shared_facts(plan: Plan) -> dict[str, str]:
+    """Return what must be equal in all processes: the config, and hashes of files, by name."""
     entries = named_entries(plan.config).values()
+    of_hosts = {"data.corpus": "", "data.cache_dir": "", "data.prefetch": 1}  # they may differ
     return {
+        "the config": plan.config.replace(of_hosts).to_json(),
         **{f"the {name}": digest for name, digest in plan.fingerprints.items()},
         **{f"the file of {entry.title}": str(entry.source) for entry in entries},
     }

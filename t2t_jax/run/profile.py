@@ -2,17 +2,23 @@
 
 import re
 from collections.abc import Callable, Generator, Iterator
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from itertools import chain, count, islice
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import jax
 
 from t2t_jax.errors import UserError, warn
 from t2t_jax.parallel.processes import is_main
+from t2t_jax.run.progress import PROFILE
 from t2t_jax.system.atomic_file import writing_directory
 from t2t_jax.system.bucket import on_this_machine
+from t2t_jax.system.signals import SignalRequest
+
+if TYPE_CHECKING:  # `watch` and `report` read profiles, and need not import what trains
+    from t2t_jax.run.meter import StepMeter
+    from t2t_jax.run.preparing import Run
 
 _T = TypeVar("_T")
 _REQUESTED_STEPS = 10
@@ -50,14 +56,12 @@ def read_profiles(workdir: Path) -> list[Path]:
 
 
 def profiled(
+    run: "Run",
+    meter: "StepMeter",
     batches: Iterator[_T],
     steps: tuple[int, int] | None,
-    first_step: int,
     last_step: int,
-    workdir: Path,
-    pause: Callable[[], AbstractContextManager[None]],
-    say: Callable[[str], None],
-    requested: Callable[[], bool],
+    request: SignalRequest,
 ) -> Generator[_T, None, None]:
     """Yield the batches of a training, and trace the steps of some of them.
 
@@ -66,41 +70,37 @@ def profiled(
     kill cuts short leaves nothing. An error is a warning.
 
     Args:
-      batches: the batches of the steps after `first_step`.
-      steps: the first and the last step of the trace; steps up to `first_step` are skipped.
-      first_step: the number of steps that were taken before.
+      batches: the batches of the steps after the run's state.
+      steps: the first and the last step of the trace; steps that the run has taken are skipped.
       last_step: the step after which the training ends or pauses.
-      pause: returns a context whose time counts for no step. It begins once the devices are idle.
-      say: prints a line.
-      requested: returns whether a trace was requested since its last call.
     """
 
     def traced(first: int, last: int) -> Generator[_T, None, None]:
         process = f"_process_{jax.process_index()}" if jax.process_index() else ""
-        name, folder = f"steps_{first}_{last}{process}", profiles_folder(workdir)
+        name, folder = f"steps_{first}_{last}{process}", profiles_folder(run.workdir)
         names = chain([name], (f"{name}_{number}" for number in count(2)))
         path = next(folder / name for name in names if not (folder / name).exists())
         with ExitStack() as trace:
-            with pause():
+            with meter.during(PROFILE):
                 _attempt(lambda: _begin(trace, path))
             for step, batch in enumerate(islice(batches, last - first + 1), first):
                 with jax.profiler.StepTraceAnnotation("train", step_num=step):
                     yield batch
-            with pause():
+            with meter.during(PROFILE):
                 _attempt(trace.close)
         if path.exists():
-            say(f"profile of steps {first:,} to {last:,}: {path}")
+            run.log.say(f"profile of steps {first:,} to {last:,}: {path}")
 
+    step = int(run.state.step)
     if not is_main():
         steps = None
-    elif steps and steps[1] <= first_step:
-        say(f"no profile of steps {steps[0]:,} to {steps[1]:,}: they were done before")
-    step = first_step
+    elif steps and steps[1] <= step:
+        run.log.say(f"no profile of steps {steps[0]:,} to {steps[1]:,}: they were done before")
     while step < last_step:
         last = step
         if steps and steps[0] <= step + 1 <= steps[1]:
             last = steps[1]
-        elif requested():
+        elif request.take():
             last = min(step + _REQUESTED_STEPS, last_step)
         if last == step:
             yield from islice(batches, 1)

@@ -33,6 +33,8 @@ class TrainingProgress:
       phase: the current phase of the main thread.
       launched: the number of launched steps.
       done: the number of steps that the devices have done.
+      waits: how many contexts of `waiting` the main thread is in, one within the other. A phase
+        other than the steps is one.
     """
 
     def __init__(self) -> None:
@@ -40,7 +42,7 @@ class TrainingProgress:
         self.begun = begun() or time.time()
         self.phase, self.launched, self.done = START, 0, 0
         self._seconds = dict.fromkeys(PHASES, 0.0)
-        self._waits, self._waited, self._lap_since = 0, 0.0, time.monotonic()
+        self.waits, self._waited, self._lap_since = 0, 0.0, time.monotonic()
         self._since = time.monotonic() - max(0.0, time.time() - self.begun)
         self._asked: float | None = None  # since when the main thread waits for a batch
         self._idle_since = time.monotonic()
@@ -77,20 +79,15 @@ class TrainingProgress:
             data = seconds[DATA] + self._starved(now)
         return seconds | {STEPS: max(0.0, seconds[STEPS] - data), DATA: data}
 
-    @property
-    def is_waiting(self) -> bool:
-        """Return whether the main thread waits, or is in another phase than the steps."""
-        return self._waits > 0
-
     @contextmanager
     def waiting(self) -> Iterator[None]:
         """Return a context in which the main thread may wait for devices or other processes."""
-        before, outer = time.monotonic(), self._waits == 0
-        self._waits += 1
+        before, outer = time.monotonic(), self.waits == 0
+        self.waits += 1
         try:
             yield
         finally:
-            self._waits -= 1
+            self.waits -= 1
             if outer:
                 self._waited += time.monotonic() - before
 

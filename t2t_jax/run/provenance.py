@@ -71,10 +71,9 @@ def versions() -> dict[str, str]:
     """Return the versions of Python and of the packages that compute a run; "none" if missing."""
     numbers = {"python": platform.python_version()}
     for package in _PACKAGES:
-        try:
+        numbers[package] = "none"
+        with suppress(PackageNotFoundError):
             numbers[package] = version(package)
-        except PackageNotFoundError:
-            numbers[package] = "none"
     return numbers
 
 

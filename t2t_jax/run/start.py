@@ -1,29 +1,25 @@
 """The start of a run: from its newest checkpoint, another run's parameters, or random numbers."""
 
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh
 
 from t2t_jax.config import Config, differences, format_differences
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
-from t2t_jax.modules.network import Network
 from t2t_jax.system.opening import opened
 from t2t_jax.training.averaging import saved_steps
 from t2t_jax.training.checkpoint import Checkpoints
 from t2t_jax.training.parameters import described_parameters, load_parameters
 from t2t_jax.training.state import TrainState, abstract_state, create_state
-from t2t_jax.workdir import StoredRun, is_run, read_run
+from t2t_jax.workdir import StoredRun, read_run
+
+if TYPE_CHECKING:
+    from t2t_jax.run.preparing import Plan
 
 _HEAD = "output_projection", "output_bias"
-_OF_HEAD = (
-    "share_embeddings",
-    "share_target_embedding",
-    "source_vocab_size",
-    "output_bias",
-)
+_OF_HEAD = "share_embeddings", "share_target_embedding", "source_vocab_size", "output_bias"
 _FREE = "dropout_rate", "attention_dropout_rate", "activation_dropout_rate", "compute_dtype"
 
 
@@ -36,11 +32,10 @@ def initial_run(config: Config) -> StoredRun | None:
     if config.training.init_from is None:
         return None
     workdir, step = opened(config.training.init_from), config.training.init_step
-    there = saved_steps(workdir) if is_run(workdir) else []
-    if is_run(workdir) and (not there or step not in (None, *there)):
+    run, there = read_run(workdir), saved_steps(workdir)
+    if not there or step not in (None, *there):
         which = "no checkpoint" if step is None else f"no checkpoint of step {step}"
         raise UserError(f"training.init_from={workdir} has {which}; it has {there}")
-    run = read_run(workdir)
     size = run.vocabulary.source_size
     free = [f"model.{name}" for name in _FREE]
     if config.data.facts.predicts_labels:
@@ -87,22 +82,12 @@ def initial_vocabulary(config: Config, run: StoredRun | None) -> Vocabulary | No
     return vocabulary
 
 
-def initial_state(
-    config: Config,
-    model: Network,
-    mesh: Mesh,
-    checkpoints: Checkpoints,
-    load_initial_run: Callable[[], StoredRun | None],
-) -> TrainState:
-    """Return the state to continue from: the newest checkpoint, or the one before step 1.
-
-    Args:
-      load_initial_run: returns the `initial_run`, which only step 1 needs.
-    """
-    like = abstract_state(config, model, mesh)
-    if restored := checkpoints.restore(like):
+def initial_state(plan: "Plan", checkpoints: Checkpoints) -> TrainState:
+    """Return the state to continue from: the newest checkpoint, or the one before step 1."""
+    config, model, mesh = plan.config, plan.model, plan.mesh
+    if restored := checkpoints.restore(abstract_state(config, model, mesh)):
         return restored
-    state, run = create_state(config, model, mesh), load_initial_run()
+    state, run = create_state(config, model, mesh), plan.load_initial_run()
     if run is None:
         return state
     like_other = described_parameters(run, mesh)

@@ -18,7 +18,7 @@ from t2t_jax.run.meter import StepMeter, serving_metrics
 from t2t_jax.run.preemption import PreemptionNotices
 from t2t_jax.run.preparing import Run, open_run
 from t2t_jax.run.profile import check_profiled, profiled
-from t2t_jax.run.progress import CHECKPOINTS, EVALUATION, PROFILE
+from t2t_jax.run.progress import CHECKPOINTS, EVALUATION
 from t2t_jax.run.watchdog import SlowHosts
 from t2t_jax.system.bucket import as_path
 from t2t_jax.system.host import Cloud, host_name
@@ -125,24 +125,12 @@ def _train(
             return state, signal
     if _is_over(run):
         return state, 0
-    window = run.checkpoints.window
-    meter = StepMeter(run.log, progress, run.config.training, first, run.mesh.size, window)
+    meter = StepMeter(run, first)
     saver = _Saver(run, meter, notices)
     with (
         closing(run.batches.prefetch(first, pause, run.local_rows)) as batches,
         closing(progress.timed(batches)) as timed,
-        closing(
-            profiled(
-                timed,
-                profile_steps,
-                first,
-                pause,
-                run.workdir,
-                pause=partial(meter.during, PROFILE),
-                say=run.log.say,
-                requested=profile_request.take,
-            )
-        ) as watched,
+        closing(profiled(run, meter, timed, profile_steps, pause, profile_request)) as watched,
     ):
         for step, batch in enumerate(watched, first + 1):
             shape = run.batches.shape(step - 1)

@@ -126,7 +126,7 @@ class Watchdog:
     def _end(self, still: float) -> None:
         """Record the progress of this process, collect the others', and end the program."""
         self._ends, progress = True, self._progress
-        own = Account(progress.phase, progress.launched, progress.is_waiting)
+        own = Account(progress.phase, progress.launched, progress.waits > 0)
         within(SECONDS_TO_WRITE, lambda: self._write_stacks(own))
         accounts = self._accounts(own)
         behind = those_behind(accounts, jax.process_count())

@@ -20,10 +20,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NotRequired, TypeAlias, TypedDict
+from typing import Final, NotRequired, TypeAlias, TypedDict
 
 from t2t_jax.config import Config, differences, format_differences, from_dict, to_dict, walk
 from t2t_jax.config.file import MOST_CELLS, Grid
+from t2t_jax.data.corpus import Corpus, open_corpus
 from t2t_jax.errors import DivergedError, UserError
 from t2t_jax.plugins import flags_from
 from t2t_jax.run.provenance import SoftwareRecord, provenance, training_software
@@ -33,10 +34,7 @@ from t2t_jax.system import records
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.bucket import as_path, on_this_machine
 from t2t_jax.system.records import Record
-
-if TYPE_CHECKING:
-    from t2t_jax.data.corpus import Corpus
-
+from t2t_jax.tasks.measures.perplexity import perplexity
 
 SPLIT: Final = "dev"
 """The split on which a grid chooses and, by default, compares variants, as in Table 3."""
@@ -295,7 +293,6 @@ def train_and_score(cell: Cell, flags: Sequence[str] = ()) -> int:
     Returns:
       0, or 128 + n if signal n stopped the training, with a checkpoint.
     """
-    from t2t_jax.data.corpus import open_corpus
     from t2t_jax.run.trainer import train
 
     corpus = open_corpus(cell.config.data)
@@ -324,11 +321,10 @@ def _write_rung(cell: Cell, record: Record) -> None:
     write_whole(cell.workdir / f"rung-{cell.until}.json", line.encode())
 
 
-def _score_at_pause(cell: Cell, corpus: "Corpus") -> None:
+def _score_at_pause(cell: Cell, corpus: Corpus) -> None:
     """Write the dev perplexity of a cell whose training has paused."""
     from t2t_jax.run.evaluation import corpus_loss, prepare_evaluation
     from t2t_jax.run.loading import load
-    from t2t_jax.tasks.measures.perplexity import perplexity
     from t2t_jax.training.averaging import saved_steps
 
     # A training that its evaluations ended early has no later checkpoint.
@@ -339,7 +335,7 @@ def _score_at_pause(cell: Cell, corpus: "Corpus") -> None:
     _write_rung(cell, {"perplexity": figure, "checkpoints": list(translator.steps)})
 
 
-def _write_result(cell: Cell, corpus: "Corpus") -> None:
+def _write_result(cell: Cell, corpus: Corpus) -> None:
     """Translate the split of a fully trained cell, and write its result."""
     from t2t_jax.run.evaluation import evaluate, score_record
     from t2t_jax.run.job import read_jobs

@@ -8,7 +8,7 @@ import math
 import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import combinations, product
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -19,10 +19,9 @@ from t2t_jax.errors import UserError
 from t2t_jax.paper import Table3Row
 from t2t_jax.sweep.inference import SIGNIFICANT, Effect, RowScores, Weights, effects, sampled_scores
 from t2t_jax.system.records import Record
+from t2t_jax.tasks import task_of
 from t2t_jax.tasks.measures.perplexity import DIVERGED, perplexity_text
-
-if TYPE_CHECKING:
-    from t2t_jax.tasks.task import GridMeasures
+from t2t_jax.tasks.task import GridMeasures, Measure
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
@@ -81,23 +80,16 @@ def factorial(grid: Grid, rows: Collection[str]) -> dict[str, Weights]:
     row_at = {tuple(of_row[name] for of_row in factors): name for name in factors[0]}
     if len(row_at) != len(factors[0]) or row_at.keys() != set(product(*levels)):
         return {}
-    contrasts = dict[str, Weights]()
-    for axis in (0, 1):
-        first, crossed = levels[axis][0], levels[1 - axis]
-        for level in levels[axis][1:]:
-            contrasts[f"{level} - {first}"] = {
-                row_at[(value, other)[:: 1 - 2 * axis]]: sign / len(crossed)
-                for value, sign in ((level, 1), (first, -1))
-                for other in crossed
-            }
-    for a, b in product(levels[0][1:], levels[1][1:]):
-        contrasts[f"({a}) x ({b})"] = {
-            row_at[a, b]: 1,
-            row_at[levels[0][0], b]: -1,
-            row_at[a, levels[1][0]]: -1,
-            row_at[levels[0][0], levels[1][0]]: 1,
-        }
-    return contrasts
+    # A level minus the first one, and the mean over the levels; contrasts are products of these.
+    steps = [{level: {level: 1.0, first: -1.0} for level in others} for first, *others in levels]
+    means = [dict.fromkeys(of_factor, 1 / len(of_factor)) for of_factor in levels]
+    crossed = {f"{a} - {levels[0][0]}": (step, means[1]) for a, step in steps[0].items()}
+    crossed |= {f"{b} - {levels[1][0]}": (means[0], step) for b, step in steps[1].items()}
+    crossed |= {f"({a}) x ({b})": (steps[0][a], steps[1][b]) for a, b in product(*steps)}
+    return {
+        name: {row_at[a, b]: v * w for a, v in of_first.items() for b, w in of_second.items()}
+        for name, (of_first, of_second) in crossed.items()
+    }
 
 
 def _factors(variants: dict[str, Config]) -> list[dict[str, str]]:
@@ -113,14 +105,12 @@ def _factors(variants: dict[str, Config]) -> list[dict[str, str]]:
     return [dict(zip(variants, of_rows, strict=True)) for of_rows in levels]
 
 
-def measures_of(result: Record, *, with_metric: bool = True) -> "GridMeasures":
+def measures_of(result: Record, *, with_metric: bool = True) -> GridMeasures:
     """Return the scores that compare a result of a known corpus with others.
 
     Args:
       with_metric: whether the metric of the config, if it has one, is the second score.
     """
-    from t2t_jax.tasks import task_of
-    from t2t_jax.tasks.task import Measure
 
     measures = task_of(result["corpus"], result.get("task", "auto")).grid
     if with_metric and "metric" in result:
@@ -193,7 +183,7 @@ class VariantRow(NamedTuple):
     """The number of seeds that diverged, with which nothing can be said of the others' scores."""
     perplexity: Change
     """The perplexity on dev, per subword."""
-    measures: "GridMeasures"
+    measures: GridMeasures
     """The names and fields of the task's scores."""
     score: Change
     """The score by which variants are compared."""

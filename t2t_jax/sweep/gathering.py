@@ -78,14 +78,10 @@ class CellReport(NamedTuple):
         account = self.goodput
         if account is None or sum(job.steps for job in account.jobs) < self.steps:
             return Budget()
-        hours = account.device_hours
-        return Budget(
-            _over_steps(account, "flops"),
-            _over_steps(account, "source_tokens"),
-            _over_steps(account, "target_tokens"),
-            hours[STEPS],
-            sum(hours.values()) - hours[BETWEEN],
-        )
+        hours, names = account.device_hours, ("flops", "source_tokens", "target_tokens")
+        flops, sources, targets = (_over_steps(account, name) for name in names)
+        total = sum(hours.values()) - hours[BETWEEN]
+        return Budget(flops, sources, targets, hours[STEPS], total)
 
 
 def _over_steps(account: Goodput, name: str) -> float | None:
@@ -185,7 +181,7 @@ class GridState:
             compared = cells(grid, workdir, num_seeds)
         self.reports = [report_on(replace(cell, split=split)) for cell in compared]
         """The state of each cell."""
-        self.results = _results_by_variant(self.reports)
+        self.results = grouped((r.cell.variant, r.result) for r in self.reports if r.result)
         """The results that are compared: of tuned variants those of the chosen values."""
         self.infinite = [c for c in wanted if math.inf in self.scores[c.name].values()]
         self.diverged: Mapping[str, int] = Counter(cell.variant for cell in self.infinite)
@@ -241,11 +237,6 @@ class GridState:
         ]
 
 
-def _results_by_variant(reports: Iterable[CellReport]) -> dict[str, list[Record]]:
-    """Return the results by variant, without variants that have none."""
-    return grouped((r.cell.variant, r.result) for r in reports if r.result is not None)
-
-
 def _names_note(title: str, names: Iterable[str]) -> list[str]:
     listed = ", ".join(names)
     return [f"{title}: {listed}."] if listed else []
@@ -267,9 +258,9 @@ def _split_note(state: GridState) -> str:
 
 def _outside_note(outside: Sequence[CellReport]) -> list[str]:
     """Return a note on rows that the config file lacks, with their seeds and perplexities."""
-    results, rows = _results_by_variant(outside), []
-    for row in dict.fromkeys(report.cell.variant for report in outside):
-        text, perplexities = "no result", [seed["perplexity"] for seed in results.get(row, [])]
+    rows = []
+    for row, reports in grouped((report.cell.variant, report) for report in outside).items():
+        text, perplexities = "no result", [r.result["perplexity"] for r in reports if r.result]
         if perplexities:
             seeds = "1 seed" if len(perplexities) == 1 else f"{len(perplexities)} seeds"
             text = f"{seeds}, perplexity {perplexity_text(fmean(perplexities))}"

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from t2t_jax.config import Config
 from t2t_jax.config.file import Grid, checked_grid
+from t2t_jax.data.corpus import open_corpus
 from t2t_jax.errors import OF_TRAINING, UserError, check_installed, warn
 from t2t_jax.sweep import stored_grid
 from t2t_jax.sweep.cell import SPLIT, Cell, check_cells
@@ -25,6 +26,7 @@ from t2t_jax.sweep.tables import write_tables
 from t2t_jax.system.bucket import as_path
 from t2t_jax.system.console import ProgressConsole
 from t2t_jax.system.records import Record, digest
+from t2t_jax.tasks import task_of
 
 _DEV_SET_FIELDS = (
     *("data.corpus", "data.source_language", "data.target_language", "data.task"),
@@ -198,8 +200,6 @@ def check_dev_sets(grid: Grid) -> None:
     A corpus that this machine cannot read is skipped, because its cells may train on another
     machine.
     """
-    from t2t_jax.data.corpus import open_corpus
-    from t2t_jax.tasks import task_of
 
     rows = grouped(
         (tuple(config.value(path) for path in _DEV_SET_FIELDS), name)
@@ -245,7 +245,6 @@ class SplitScoring(NamedTuple):
 
     def check(self) -> None:
         """Refuse the scoring before anything is trained."""
-        from t2t_jax.data.corpus import open_corpus
 
         if self.split == SPLIT:
             return

@@ -135,10 +135,8 @@ def _estimate(rows: RowScores, weights: Weights, paired: Pool, unpaired: Pool) -
     estimate = sum(w * statistics.fmean(scores[name].values()) for name, w in weights.items())
     by_sentences, draws, shares = None, None, dict[tuple[str, int], float]()
     if pool is not None:
-        sizes = {name: _variance_of_mean(len(scores[name]), is_tuned) for name in scores}
-        by_seeds: float | None = pool.variance * sum(
-            w**2 * sizes[name] for name, w in weights.items()
-        )
+        sizes = (w**2 * _variance_of_mean(len(scores[n]), is_tuned) for n, w in weights.items())
+        by_seeds: float | None = pool.variance * sum(sizes)
         degrees = pool.degrees
         shares = {(n, s): w / len(scores[n]) for n, w in weights.items() for s in scores[n]}
     elif len(shared) > 1:  # rows of another spread

@@ -490,8 +490,7 @@ def paper_cells(row: Table3Row | None) -> tuple[str, ...]:
     """Return the figures of a row of Table 3 as text, as the paper prints them."""
     if row is None:
         return ("", "", "")
-    size = "" if row.parameters is None else f"{row.parameters:g}"
-    return f"{row.dev_perplexity:.2f}", f"{row.dev_bleu:.1f}", size
+    return f"{row.dev_perplexity:.2f}", f"{row.dev_bleu:.1f}", str(row.parameters or "")
 
 
 def paper_marks(published: Mapping[str, Table3Row], variant: str, base: str) -> Marks:

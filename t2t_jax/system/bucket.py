@@ -133,10 +133,6 @@ class BucketPath(PosixPath):
         """Return the original name: `s3://bucket/name`."""
         return super().__str__().replace(":/", "://", 1)
 
-    def __fspath__(self) -> str:
-        """Return the original name, which functions for local files do not know."""
-        return str(self)
-
     @property
     def _key(self) -> str:
         return str(self).partition("://")[2]
@@ -206,7 +202,7 @@ class BucketPath(PosixPath):
         with _reaching(self):
             listed = self._store.ls(self._key, detail=False)
         names = sorted({each.rstrip("/").rpartition("/")[2] for each in listed})
-        yield from (self / name for name in names if f"{self._key}/{name}" != self._key)
+        yield from (self / name for name in names)
 
     def glob(self, pattern: str) -> Generator["BucketPath", None, None]:
         """Yield the objects below this name that match a pattern."""
@@ -270,13 +266,6 @@ class BucketPath(PosixPath):
             self._store.pipe_file(self._key, bytes(data), mode=mode)
         return len(data)
 
-    def write_text(
-        self, data: str, encoding: _Name = None, errors: _Name = None, newline: _Name = None
-    ) -> int:
-        """Write the object atomically, with a text as its content."""
-        self.write_bytes(data.encode(encoding or "utf-8", errors or "strict"))
-        return len(data)
-
     def mkdir(self, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
         """Make an empty directory, which is an object `.directory` below this name."""
         if not self.exists():
@@ -336,7 +325,7 @@ def send_files(files: Mapping[Path, BucketPath]) -> None:
     Raises:
       FileNotFoundError: one of the files is gone.
     """
-    _transfer("put", files)
+    _transfer("put", files, lambda: None)
 
 
 def fetch_files(files: Mapping[Path, BucketPath], check: Callable[[], None] = lambda: None) -> None:
@@ -351,9 +340,7 @@ def fetch_files(files: Mapping[Path, BucketPath], check: Callable[[], None] = la
     _transfer("get", files, check)
 
 
-def _transfer(
-    way: str, files: Mapping[Path, BucketPath], check: Callable[[], None] = lambda: None
-) -> None:
+def _transfer(way: str, files: Mapping[Path, BucketPath], check: Callable[[], None]) -> None:
     rest = iter(files.items())
     # A few at a time. fsspec's own batches leave coroutines behind at an error.
     while part := list(islice(rest, _AT_ONCE)):

@@ -27,7 +27,6 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 
 from t2t_jax.errors import UserError, warn
@@ -82,20 +81,20 @@ def mirrored(workdir: Path, stop: StopSignal, folder: Path | None = None) -> Ite
     if not isinstance(workdir, BucketPath):
         yield workdir
         return
-    mirror = Mirror(workdir, mirror_of(workdir, folder))
-    mirror.start(stop)
+    mirror = Mirror(workdir, mirror_of(workdir, folder), stop)
+    mirror.start()
     try:
         yield mirror.here
     except Exception:
         try:
-            mirror.close(stop)
+            mirror.close()
         except UnsentError as unsent:
             warn(str(unsent))
         raise
     except BaseException:
         mirror.give_up()
         raise
-    mirror.close(stop)
+    mirror.close()
     if not stop.number:
         mirror.remove()
 
@@ -132,9 +131,9 @@ def _is_complete(checkpoint: BucketPath, names: Sequence[str]) -> bool:
 class Mirror:
     """A local directory and its copy in a bucket, which a thread keeps up to date."""
 
-    def __init__(self, there: BucketPath, here: Path) -> None:
+    def __init__(self, there: BucketPath, here: Path, stop: StopSignal) -> None:
         """Keep the two places; `start` makes them equal."""
-        self.there, self.here = there, here
+        self.there, self.here, self._stop = there, here, stop
         # The files that may be in the store, by name; None for one that is sent or removed next.
         self._sent: dict[str, _Signature | None] = {}
         self._sent_log: bytes | None = None
@@ -145,7 +144,7 @@ class Mirror:
         self._away_since = 0.0
         self._thread = threading.Thread(target=self._work, daemon=True, name="mirror")
 
-    def start(self, stop: StopSignal) -> None:
+    def start(self) -> None:
         """Make the local directory the newest state of the run, and start to send its changes.
 
         Raises:
@@ -167,7 +166,7 @@ class Mirror:
         else:
             self.remove()
             self._known = {_LOG: [_digest(self._sent_log)]}
-        self._fetch(stored, self._files() if resumes else {}, stop)
+        self._fetch(stored, self._files() if resumes else {})
         # A run whose checkpoints have no directory has lost them.
         for place in self.there, self.here:
             (place / _CHECKPOINTS[0]).mkdir(parents=True, exist_ok=True)
@@ -176,9 +175,7 @@ class Mirror:
         self._write_record()  # last, as nothing is resumed without it
         self._thread.start()
 
-    def _fetch(
-        self, stored: Mapping[str, BucketPath], here: Mapping[str, _Signature], stop: StopSignal
-    ) -> None:
+    def _fetch(self, stored: Mapping[str, BucketPath], here: Mapping[str, _Signature]) -> None:
         """Fetch complete checkpoints that the directory lacks, and files of other programs."""
         found = (f"{of}/{name}" for of in _CHECKPOINTS for name in complete_in(self.there / of))
         # One that the training was about to remove from the store is not known any more.
@@ -194,9 +191,7 @@ class Mirror:
         }
         fetched = self.here / _FETCHED
         shutil.rmtree(fetched, ignore_errors=True)
-        fetch_files(
-            {fetched / name: path for name, path in wanted.items()}, partial(_end_at_signal, stop)
-        )
+        fetch_files({fetched / name: path for name, path in wanted.items()}, self._end_at_signal)
         self._sent = dict.fromkeys(stored)
         for name in sorted(wanted, key=_is_last):
             local, is_large = self.here / name, _is_of_checkpoint(name) and not _is_last(name)
@@ -214,6 +209,11 @@ class Mirror:
             if stored[name].read_bytes() == (self.here / name).read_bytes()
         }
         self._sent.update((name, here.get(name)) for name in stored if _folder(name) in alike)
+
+    def _end_at_signal(self) -> None:
+        """End the program at a signal, as nothing is trained yet."""
+        if self._stop.number:
+            raise SystemExit(128 + self._stop.number)
 
     def _read_record(self) -> dict[str, list[str]]:
         """Return the hashes of what the store may have from this directory, by name."""
@@ -372,7 +372,7 @@ class Mirror:
                 f"this one has is in {self.here}"
             )
 
-    def close(self, stop: StopSignal) -> None:
+    def close(self) -> None:
         """Wait until the store has everything; give up once it is unreachable for ten minutes.
 
         After a signal to stop, give up after a few seconds in any case.
@@ -389,8 +389,8 @@ class Mirror:
                     raise self._failure
                 return
             now, failure = time.monotonic(), self._failure
-            latest = max(stop.since + _PATIENCE_SECONDS_STOPPED, begun + _LEAST_SECONDS)
-            is_late = stop.number > 0 and now > latest
+            latest = max(self._stop.since + _PATIENCE_SECONDS_STOPPED, begun + _LEAST_SECONDS)
+            is_late = self._stop.number > 0 and now > latest
             since = max(begun, self._away_since)
             if is_late or (failure is not None and now > since + _PATIENCE_SECONDS):
                 self.give_up()
@@ -425,12 +425,6 @@ def _content(path: Path | None) -> bytes | None:
 def _digest(content: bytes | None) -> str:
     """Return a hash of a content; "" if there is none."""
     return "" if content is None else hashlib.sha256(content).hexdigest()
-
-
-def _end_at_signal(stop: StopSignal) -> None:
-    """End the program at a signal, as nothing is trained yet."""
-    if stop.number:
-        raise SystemExit(128 + stop.number)
 
 
 def _raise_unless_gone(error: OSError) -> None:

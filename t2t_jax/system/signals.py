@@ -18,7 +18,6 @@ A signal that was ignored when the program was started, as by `nohup`, stays ign
 """
 
 import ctypes
-import fcntl
 import os
 import signal
 import sys
@@ -29,7 +28,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from types import FrameType
-from typing import IO, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 from t2t_jax.system.atomic_file import remove_unfinished
 
@@ -193,11 +192,6 @@ def watching() -> Iterator[None]:
         os.close(writing)  # which ends the thread
 
 
-def descriptors() -> tuple[int, ...]:
-    """Return the descriptors that receive signals, which nobody else may close."""
-    return _pipe
-
-
 def settle() -> None:
     """Watch signals as before, and wait until all pending ones have taken effect.
 
@@ -261,24 +255,16 @@ def _forget_in_child() -> None:
 os.register_at_fork(after_in_child=_forget_in_child)
 
 
-_STREAMS = ("stdin", "stdout", "stderr")
-_OUT_OF_REACH = 512  # beyond what is closed by the habit of daemons, `os.closerange(3, 256)`
-
-
 class ProcessState:
     """The standard streams, the working directory, the signal handlers, the warning filters."""
 
     def __init__(self) -> None:
         """Save the current state."""
-        self._streams = {name: getattr(sys, name) for name in _STREAMS}
+        self._streams = {name: getattr(sys, name) for name in ("stdin", "stdout", "stderr")}
         self._filters = warnings.filters[:]
-        self._directory: int | None = None
-        with suppress(OSError):
-            self._directory = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
-        self._copies: dict[int, int] = {}
-        for number in (0, 1, 2, *descriptors()):
-            with suppress(OSError, ValueError):
-                self._copies[number] = _copied(number)
+        self._directory = ""
+        with suppress(OSError):  # somebody may have removed it
+            self._directory = os.getcwd()
         self._handlers = {number: signal.getsignal(number) for number in ENDING}
 
     def put_back(self) -> None:
@@ -289,45 +275,12 @@ class ProcessState:
         kept = [one for one in filters if one[0] != "error" or one in self._filters]
         warnings.resetwarnings()  # which tells Python that they change
         filters[:] = kept
-        if self._directory is not None:
-            with suppress(OSError):
-                os.fchdir(self._directory)
-                os.close(self._directory)
-        for number, copy in self._copies.items():
-            with suppress(OSError):  # the copy was closed as well
-                if not _is_same(number, copy):
-                    os.dup2(copy, number, inheritable=number <= 2)
-                os.close(copy)
-        for number, (name, stream) in enumerate(self._streams.items()):
-            setattr(sys, name, _reopened(stream, number))
+        with suppress(OSError):
+            os.chdir(self._directory)
+        for name, stream in self._streams.items():
+            setattr(sys, name, stream)
         if threading.current_thread() is threading.main_thread():
             for number, handler in self._handlers.items():
                 if handler is not None:  # None: of somebody who is not Python
                     signal.signal(number, handler)
         settle()
-
-
-def _copied(number: int) -> int:
-    """Duplicate a file descriptor, with a number as large as the system allows."""
-    try:
-        return fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, _OUT_OF_REACH)
-    except OSError:
-        return fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, 3)
-
-
-def _is_same(number: int, copy: int) -> bool:
-    original = os.fstat(copy)
-    try:
-        return os.path.samestat(os.fstat(number), original)
-    except OSError:  # it is closed
-        return False
-
-
-def _reopened(stream: _T, number: int) -> _T | IO[str]:
-    if stream is None or not getattr(stream, "closed", False):
-        return stream
-    with suppress(OSError):
-        mode = "w" if number else "r"
-        errors = "backslashreplace" if number else "strict"
-        return os.fdopen(number, mode, encoding="utf-8", errors=errors, closefd=False)
-    return stream

@@ -70,12 +70,6 @@ class LanguageModelling(task.Task):
         """Return the shape for sequences without sources; see `Task.largest_shape`."""
         return task.longest_rows(config.data, has_sources=False)
 
-    def vocabulary(
-        self, config: Config, corpus: Corpus, given: Vocabulary | None = None
-    ) -> Vocabulary:
-        """Make a vocabulary of the documents; see `Task.vocabulary`."""
-        return tokenized.prepare_vocabulary(config.data, corpus) if given is None else given
-
     def training_examples(
         self, config: Config, corpus: Corpus, vocabulary: Vocabulary
     ) -> tokenized.TokenizedSplit:
@@ -108,12 +102,9 @@ class LanguageModelling(task.Task):
         bits = loss.nll * loss.tokens / math.log(2)
         num_bytes = sum(len(document.encode()) + 1 for document in documents)
         num_characters = sum(len(document) + 1 for document in documents)
+        definition = f"windows of {length} subwords, stride {stride}"
         scores = LanguageModelScores(
-            bits / num_bytes,
-            bits / num_characters,
-            num_bytes,
-            num_characters,
-            f"windows of {length} subwords, stride {stride}",
+            bits / num_bytes, bits / num_characters, num_bytes, num_characters, definition
         )
         shown = documents[: min(asked.num_sentences or _NUM_SHOWN, _NUM_SHOWN)]
         begins = [_beginning(translator, document, length // 2) for document in shown]

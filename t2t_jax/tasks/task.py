@@ -13,7 +13,7 @@ from t2t_jax.data.corpus import Corpus
 from t2t_jax.data.layout import batch_shape, length_ladder
 from t2t_jax.data.rows import BatchShape, Examples
 from t2t_jax.data.splits import Chunk
-from t2t_jax.data.tokenized import TrainText
+from t2t_jax.data.tokenized import TrainText, prepare_vocabulary
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.system.records import Record
 
@@ -209,6 +209,9 @@ class Task(Protocol):
     """The scores, beside perplexity, by which the variants of a grid are compared."""
     measures: ClassVar[tuple[Measure, ...]]
     """The scores that the report on a run shows, in the order of its columns."""
+    across_scripts: ClassVar[bool] = False
+    """Whether a subword of the vocabulary may have both letters and punctuation. By default, words
+    and the punctuation after them are separate subwords."""
 
     def largest_shape(self, config: Config) -> BatchShape:
         """Return the shape of a batch with rows of the largest length, one example in each."""
@@ -217,11 +220,14 @@ class Task(Protocol):
     def vocabulary(
         self, config: Config, corpus: Corpus, given: Vocabulary | None = None
     ) -> Vocabulary:
-        """Make the vocabulary of a new run.
+        """Make the vocabulary of a new run: one for sources and targets (section 5.1).
 
         Args:
           given: the vocabulary of the run that this one starts from (`training.init_from`), if any.
         """
+        if given is not None:
+            return given
+        return prepare_vocabulary(config.data, corpus, across_scripts=self.across_scripts)
 
     def training_examples(self, config: Config, corpus: Corpus, vocabulary: Vocabulary) -> Examples:
         """Return the examples that a model is trained on."""

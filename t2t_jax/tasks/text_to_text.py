@@ -3,7 +3,6 @@
 from abc import abstractmethod
 from collections.abc import Sequence
 from functools import partial
-from typing import ClassVar
 
 from t2t_jax.config import Config
 from t2t_jax.data import tokenized
@@ -21,17 +20,6 @@ class TextToText(Task):
     inputs = "sentences"
     unit = "subword"
     searches = True
-    across_scripts: ClassVar[bool] = False
-    """Whether a subword of the vocabulary may have both letters and punctuation. By default, words
-    and the punctuation after them are separate subwords."""
-
-    def vocabulary(
-        self, config: Config, corpus: Corpus, given: Vocabulary | None = None
-    ) -> Vocabulary:
-        """Make one vocabulary for sources and targets (section 5.1); see `Task.vocabulary`."""
-        if given is not None:
-            return given
-        return tokenized.prepare_vocabulary(config.data, corpus, across_scripts=self.across_scripts)
 
     def training_examples(self, config: Config, corpus: Corpus, vocabulary: Vocabulary) -> Examples:
         """Return the pairs of train, without those that are too long."""

@@ -5,6 +5,7 @@ import json
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -12,7 +13,16 @@ from functools import partial
 from importlib import import_module
 
 from tests.against.environment import installed_version, pinned_versions, python_with_programs
-from tests.against.part import Case, Difference, Part, Row, Runner, classified, compare_cases
+from tests.against.part import (
+    Case,
+    Difference,
+    Part,
+    Row,
+    Runner,
+    classified,
+    columns,
+    compare_cases,
+)
 
 PARTS = "search", "networks", "training", "kernels"
 
@@ -29,7 +39,7 @@ def repeat_case(part: Part, case: Case) -> bool:
         outcomes = runner.outcomes({**part.simplest, **case})
     for name, outcome in outcomes.items():
         word, kind = classified(outcome, part.documented)
-        words = name, word.replace("_", " "), kind, getattr(outcome, "detail", "")
+        words = name, word, kind, getattr(outcome, "detail", "")
         print(": ".join(filter(None, words)))
     return not any(outcomes.values())
 
@@ -37,14 +47,13 @@ def repeat_case(part: Part, case: Case) -> bool:
 def print_table(rows: Mapping[tuple[str, str], Row]) -> None:
     """Print how many cases were compared, and with which outcomes."""
     line = "{:<10}{:<36}" + 5 * "{:>12}"
-    print(line.format("part", "with", "compared", "equal", "documented", "different", "not run"))
+    print(line.format("part", "with", *columns(Counter())))
     for names, row in rows.items():
-        totals = (kinds.total() for kinds in (row.documented, row.different, row.not_run))
-        print(line.format(*names, row.num_compared, row.equal, *totals))
+        print(line.format(*names, *columns(row).values()))
     for (part, name), row in rows.items():
-        for word in ("documented", "different", "not_run"):
-            for kind, count in getattr(row, word).most_common():
-                print(f"{part}, {name}: {count} {word.replace('_', ' ')}: {kind}")
+        for (column, kind), count in row.most_common():
+            if kind:
+                print(f"{part}, {name}: {count} {column}: {kind}")
 
 
 def parsed_arguments() -> argparse.Namespace:
@@ -54,7 +63,6 @@ def parsed_arguments() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=60.0, help="limit of the whole command")
     parser.add_argument("--cases", type=int, default=10**9, help="limit of cases for each part")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--first", type=int, default=0, help="number of the first case")
     parser.add_argument("--case", type=json.loads, help="repeat one case of one part")
     return parser.parse_args()
 
@@ -76,16 +84,17 @@ def main() -> int:
     def compared(name: str) -> dict[str, Row]:
         limits = arguments.seed, end, arguments.cases
         report = partial(print_difference, name)
-        return compare_cases(parts[name], *limits, report, arguments.first)
+        return compare_cases(parts[name], *limits, report)
 
     # Each part waits for its programs in a thread, so that all parts share the processors.
     with ThreadPoolExecutor(len(parts)) as pool:
         tables = zip(parts, pool.map(compared, parts), strict=True)
         rows = {(part, name): row for part, table in tables for name, row in sorted(table.items())}
     print_table(rows)
-    if any(row.different for row in rows.values()):
+    totals = {names: columns(row) for names, row in rows.items()}
+    if any(row["different"] for row in totals.values()):
         return 1
-    missing = {(part, name) for (part, name), row in rows.items() if not row.num_compared}
+    missing = {names for names, row in totals.items() if not row["compared"]}
     is_allowed = all(name in parts[part].may_not_run for part, name in missing)
     return 0 if rows and is_allowed else 2
 

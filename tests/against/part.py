@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -25,8 +25,7 @@ OURS = "ours"
 MOST_SHRINKING_SECONDS = 120.0
 
 
-@dataclass(frozen=True)
-class Difference:
+class Difference(NamedTuple):
     """A difference of two programs in a case. Only kinds are compared when a case is shrunk."""
 
     kind: str
@@ -40,7 +39,7 @@ class Part:
     Attributes:
       programs: the modules that compute, by the name of the program; names of this package start
         with `ours`.
-      generate: a function that makes a case from random numbers.
+      generate: a function that makes a case from random numbers and the number of the case.
       routes: a function from a case to the comparisons that it is for, by the name of a row of the
         table. A comparison is a list of steps, computed in their order in one folder. Comparisons
         of a case share equal steps.
@@ -50,16 +49,18 @@ class Part:
         that page.
       is_valid: whether a case that shrinking made makes sense.
       may_not_run: the comparisons that need a device which is not at hand everywhere.
+      niceness: that of its processes. Parts with many cheap cases yield to those with dear ones.
     """
 
     programs: Mapping[str, str]
-    generate: Callable[[np.random.Generator], Case]
+    generate: Callable[[np.random.Generator, int], Case]
     routes: Callable[[Case], Mapping[str, Sequence[Step]]]
     compare: Callable[[Case, str, Sequence[Any]], Difference | None]
     simplest: Mapping[str, Any]
     documented: Mapping[str, str] = field(default_factory=dict)
     is_valid: Callable[[Case], bool] = lambda case: True
     may_not_run: Collection[str] = ()
+    niceness: int = 0
 
 
 def drawn(rng: np.random.Generator, fields: Fields) -> Case:
@@ -82,7 +83,8 @@ class Runner:
     def __init__(self, part: Part) -> None:
         """Take a part; its programs start when they are first needed."""
         self.part = part
-        self._programs = {name: Program(module) for name, module in part.programs.items()}
+        modules, niceness = part.programs.items(), part.niceness
+        self._programs = {name: Program(module, niceness=niceness) for name, module in modules}
 
     def close(self) -> None:
         """End all programs."""
@@ -123,7 +125,7 @@ class Runner:
                     return NotRun(f"{program} {reason}")
         return self.part.compare(case, name, answers)
 
-    def shrunk(self, case: Case, name: str, difference: Difference) -> tuple[Case, Difference]:
+    def shrunk(self, case: Case, name: str, difference: Any) -> tuple[Case, Difference]:
         """Return the smallest case found in which a comparison differs in the same kind."""
         end = time.monotonic() + MOST_SHRINKING_SECONDS
         candidates = smaller_cases(case, self.part.simplest)
@@ -154,44 +156,31 @@ def smaller_cases(case: Case, simplest: Mapping[str, Any]) -> Iterator[Case]:
                     yield {**case, name: shorter}
 
 
+Row: TypeAlias = Counter[tuple[str, str]]
+"""A row of the table: how often a comparison of a part had each outcome, as `classified`."""
+COLUMNS = "equal", "documented", "different", "not run"
+
+
 def classified(outcome: Outcome, documented: Mapping[str, str]) -> tuple[str, str]:
-    """Return the field of a `Row` in which an outcome counts, and its kind or reason."""
+    """Return the column in which an outcome counts, and its kind or the reason."""
     match outcome:
         case None:
             return "equal", ""
         case NotRun(reason):
-            return "not_run", reason
+            return "not run", reason[:100]
         case Difference(kind):
             return "documented" if kind in documented else "different", kind
 
 
-@dataclass
-class Row:
-    """A row of the table: how often a comparison of a part had each outcome."""
-
-    equal: int = 0
-    documented: Counter[str] = field(default_factory=Counter)
-    different: Counter[str] = field(default_factory=Counter)
-    not_run: Counter[str] = field(default_factory=Counter)
-
-    def add(self, outcome: Outcome, documented: Mapping[str, str]) -> bool:
-        """Count an outcome; return whether it is a difference that no document explains."""
-        name, kind = classified(outcome, documented)
-        if name == "equal":
-            self.equal += 1
-        else:
-            getattr(self, name)[kind[:100] if name == "not_run" else kind] += 1
-        return name == "different"
-
-    @property
-    def num_compared(self) -> int:
-        """Return the number of cases in which both programs gave a result."""
-        return self.equal + self.documented.total() + self.different.total()
+def columns(row: Row) -> dict[str, int]:
+    """Return the number of outcomes in each column, and that of compared cases."""
+    found = {one: sum(n for (name, _), n in row.items() if name == one) for one in COLUMNS}
+    return {"compared": row.total() - found["not run"], **found}
 
 
 def generated_case(part: Part, seed: int, index: int) -> Case:
     """Return a case by its number, in the types of JSON."""
-    case = part.generate(np.random.default_rng([seed, index]))
+    case = part.generate(np.random.default_rng([seed, index]), index)
     assert case.keys() == part.simplest.keys(), case.keys() ^ part.simplest.keys()
     return case
 
@@ -202,7 +191,6 @@ def compare_cases(
     end: float,
     most_cases: int,
     report: Callable[[str, Case, Difference], None],
-    first: int = 0,
 ) -> dict[str, Row]:
     """Compare generated cases until the time is over.
 
@@ -213,18 +201,18 @@ def compare_cases(
       most_cases: when to stop, by the number of cases.
       report: called with the name of the comparison and the shrunk case for the first difference
         of each kind.
-      first: the number of the first case.
     """
     rows: dict[str, Row] = {}
     with closing(Runner(part)) as runner:
-        for index in range(first, first + most_cases):
+        for index in range(most_cases):
             if time.monotonic() > end:
                 break
             case = generated_case(part, seed, index)
             for name, outcome in runner.outcomes(case).items():
-                row = rows.setdefault(name, Row())
-                is_new = isinstance(outcome, Difference) and not row.different[outcome.kind]
-                if row.add(outcome, part.documented) and is_new:
+                found = classified(outcome, part.documented)
+                row = rows.setdefault(name, Counter())
+                row[found] += 1
+                if found[0] == "different" and row[found] == 1:
                     report(name, *runner.shrunk(case, name, outcome))
     return rows
 

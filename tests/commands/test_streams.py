@@ -234,7 +234,7 @@ def test_a_failure_midway_leaves_what_was_there(here, monkeypatch):
     monkeypatch.setattr(streams, "_LINES_AT_ONCE", 1)
     Path("out").write_text("old")
     Path("lines").write_bytes(b"one\n\xff\n")
-    with pytest.raises(UserError, match=r"line 2 of the input is not UTF-8 \(byte 1 of the line"):
+    with pytest.raises(UserError, match=r"lines line 2, byte 1 is not UTF-8"):
         command(f"{TRANSLATE} --output out")
     assert Path("out").read_text() == "old"
     assert sorted(path.name for path in here.iterdir()) == ["lines", "out"]

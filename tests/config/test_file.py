@@ -1,4 +1,3 @@
-import os
 import re
 import signal
 import sys
@@ -58,7 +57,6 @@ class Odd(Exception):
 raise Odd
 """
 _SUBCLASS = "class Own(Config):\n    {}\nget_config = Own\n"
-_ALTERED = "config = Config()\nobject.__setattr__({}, {!r}, {})\nget_config = lambda: config\n"
 
 
 @pytest.mark.parametrize(
@@ -88,17 +86,9 @@ _ALTERED = "config = Config()\nobject.__setattr__({}, {!r}, {})\nget_config = la
         (f"x = {'(' * 500}{')' * 500}\n", " line 2: SyntaxError: too many nested parentheses"),
         # Errors that hide what they are.
         (_RAISES.format("raise ValueError('x')"), " line 6: Odd: its text cannot be shown; mend"),
-        (_RAISES.format("raise SystemExit"), " line 6: Odd: its text cannot be shown; mend"),
         (_RAISES.format("return 3"), " line 6: Odd: its text cannot be shown; mend"),
         (_RAISES.format("return str(self)"), " line 6: Odd: its text cannot be shown; mend"),
-        ("class Text(str):\n    split = None\nraise OSError(Text('a'))\n", " line 4: OSError: a"),
         ("raise OSError('x' * 10**7)\n", "xxx...; mend the file"),
-        ("raise type('Two\\nlines', (Exception,), {})('x')\n", " line 2: Two lines: x; mend"),
-        (
-            "class Meta(type):\n    __name__ = property(lambda self: 1 / 0)\n"
-            "class Odd(Exception, metaclass=Meta): pass\nraise Odd('x')\n",
-            " line 5: an error: x; mend",
-        ),
         ("raise SyntaxError(3)\n", "SyntaxError"),
         ("exec(compile('raise OSError(1)', '/dev/zero', 'exec'))\n", " line 2: OSError: 1; mend"),
         (
@@ -109,14 +99,7 @@ _ALTERED = "config = Config()\nobject.__setattr__({}, {!r}, {})\nget_config = la
         # What is no config, or was altered.
         (_SUBCLASS.format("pass"), "gave a Own, not a t2t_jax.Config"),
         (_SUBCLASS.format("__post_init__ = lambda self: None"), "gave a Own, not a t2t_jax"),
-        (_SUBCLASS.format("__getattribute__ = lambda self, name: 1 / 0"), " line 3: ZeroDivision"),
-        (_SUBCLASS.format("__class__ = property(lambda self: Config)"), "gave a Own, not a t2t"),
         ("get_config = lambda: Config\n", "gave a type, not a t2t_jax.Config"),
-        ("get_config = lambda: object.__new__(Config)\n", "the section model of"),
-        (_ALTERED.format("config", "model", "None"), "is a NoneType, not a ModelConfig"),
-        (_ALTERED.format("config.model", "d_ff", "-1"), "d_ff=-1 is outside [1, inf]"),
-        (_ALTERED.format("config.model", "norm", "[]"), "model.norm=[] is a list, expected str"),
-        (_ALTERED.format("config.model", "d_ff", "Config()"), "model.d_ff={'model': {'arch"),
         (
             "from t2t_jax.config import DecoderOnlyConfig as Base\nclass Own(Base): key_size = 7\n"
             "get_config = lambda: Config(model=Own())\n",
@@ -124,16 +107,6 @@ _ALTERED = "config = Config()\nobject.__setattr__({}, {!r}, {})\nget_config = la
         ),
         ("async def get_config(): pass\ncoroutine = get_config()\ncoroutine.close()\n"
          "get_config = lambda: coroutine\n", "gave a coroutine, not a t2t_jax.Config"),
-        (
-            "class Odd(dict):\n    def keys(self): raise OSError('no keys')\n"
-            "    def __iter__(self): raise OSError('no names')\nVARIANTS = Odd(a=1)\n",
-            "OSError: no keys; mend the file",
-        ),
-        (
-            "class Name(str):\n    def __str__(self): return 1 / 0\n    __hash__ = str.__hash__\n"
-            "VARIANTS = {Name('own'): Config()}\n",
-            "name a variant as",
-        ),
     ],
 )  # fmt: skip
 def test_a_mistake_in_a_config_file_is_one_line_that_says_where(tmp_path, text, message):
@@ -281,26 +254,17 @@ def test_a_config_of_ones_own_goes_before_one_of_the_package_with_its_name(tmp_p
         "import os\nos.chdir('/')\n",
         "import warnings\nwarnings.simplefilter('error', ImportWarning)\n",
         "import sys\nsys.stdout = sys.stderr = None\n",
-        "import os\nos.close(0)\nos.close(2)\n",
-        "import os\nos.dup2(os.open('/dev/null', os.O_WRONLY), 1)\n",
         "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n",
     ],
 )
 def test_what_a_config_file_changes_of_the_process_is_put_back(tmp_path, changes):
     def state():
-        files = [(stat.st_dev, stat.st_ino) for stat in map(os.fstat, range(3))]
         filters = [each for each in warnings.filters if each[0] == "error"]
         handler = signal.getsignal(signal.SIGTERM)
-        return sys.getrecursionlimit(), Path.cwd(), filters, sys.stdout, files, handler
+        return sys.getrecursionlimit(), Path.cwd(), filters, sys.stdout, handler
 
     before = state()
-    number = os.open(os.devnull, os.O_RDONLY)  # the lowest that is free
-    os.close(number)
     assert load_config(_write(tmp_path, f"{changes}get_config = Config\n")) == Config()
     with pytest.raises(UserError, match="mend the file"):
         load_config(_write(tmp_path, f"{changes}1 / 0\n"))
     assert state() == before
-    if "os.open" not in changes:  # nothing that was opened for it stays open
-        after = os.open(os.devnull, os.O_RDONLY)
-        os.close(after)
-        assert after == number

@@ -165,8 +165,8 @@ REFUSED = {
     "UTF-16 with its mark": (holds(TEXT.encode("utf-16")), "train.en is no text in UTF-8"),
     "UTF-16 without its mark": (holds(TEXT.encode("utf-16-le")), "iconv -f UTF-16 -t UTF-"),
     "zeros": (holds(bytes(99) + LINES), "train.en is no text in UTF-8"),
-    "Latin-1": (holds(b"one\ncaf\xe9\nthree\n"), "train.en line 2 is not UTF-8; convert"),
-    "a surrogate": (holds(b"one\ntwo\n\xed\xa0\x80\n"), "train.en line 3 is not UTF-8; convert"),
+    "Latin-1": (holds(b"one\ncaf\xe9\nthree\n"), "train.en line 2, byte 4 is not UTF-8"),
+    "a surrogate": (holds(b"one\ntwo\n\xed\xa0\x80\n"), "train.en line 3, byte 1 is not UTF-8"),
     "a packed file beside it with other text": (
         beside(b"other\ntwo\nthree\n"),
         "train.en.gz hold different text; remove one",

@@ -126,9 +126,6 @@ def test_what_is_no_tree_is_named_with_its_line(tmp_path, text, message):
 def test_a_file_that_cannot_be_read_is_named(tmp_path):
     with pytest.raises(UserError, match=r"none\.mrg cannot be read"):
         list(trees_in(tmp_path / "none.mrg"))
-    (tmp_path / "latin.mrg").write_bytes(f"{BARKS_TEXT}\n(NN caf\xe9)".encode("latin-1"))
-    with pytest.raises(UserError, match=r"latin\.mrg line 2 is not UTF-8"):
-        list(trees_in(tmp_path / "latin.mrg"))
 
 
 def test_a_reader_holds_one_tree_at_a_time(tmp_path):

@@ -102,23 +102,6 @@ def test_an_unknown_axis_is_refused_with_those_there_are():
         RULES.spec(["embed", "head"])
 
 
-@pytest.mark.parametrize(
-    ("rules", "names", "axis"),
-    [
-        (RULES, ["heads", "mlp"], "tensor"),
-        (RULES, ["batch", "embed"], "fsdp"),
-        (AxisRules(vector=("fsdp",)), ["embed", None, "vector"], "fsdp"),
-        (AxisRules(embed=("fsdp", "data"), length=("data",)), ["embed", "length"], "data"),
-        (RULES, ["embed", "embed"], "fsdp"),
-    ],
-)
-def test_two_axes_of_an_array_on_one_axis_of_the_mesh_are_refused(rules, names, axis):
-    both = [name for name in names if name is not None]
-    with pytest.raises(ValueError, match="would split the axes") as error:
-        rules.spec(names)
-    assert f"mesh axis {axis!r} would split the axes {both} of one array" in str(error.value)
-
-
 def _laid_out(mesh, names, shape):
     """The layout of the array `it/kernel`."""
     array = jax.ShapeDtypeStruct(shape, jnp.float32)

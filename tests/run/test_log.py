@@ -16,7 +16,7 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 from t2t_jax.errors import UserError
 from t2t_jax.run.log import RunLog
 from t2t_jax.system import exit_codes, retries
-from t2t_jax.workdir import log_file
+from t2t_jax.workdir import LOG
 from tests.trained import records_of
 
 FIGURES = {
@@ -141,7 +141,7 @@ def test_a_line_that_met_a_full_disk_is_written_once_there_is_room(tmp_path, mon
     monkeypatch.setattr(retries, "PAUSES", (0.01,))
     with _log(tmp_path, 0) as log:
         log.training(1, FIGURES, seconds_left=1.0)
-        size = log_file(tmp_path).stat().st_size
+        size = (tmp_path / LOG).stat().st_size
         before = resource.getrlimit(resource.RLIMIT_FSIZE)
         handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (size + 9, before[1]))  # cuts the next line

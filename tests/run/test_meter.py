@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -50,9 +51,11 @@ def test_what_compilation_takes_is_in_no_speed_and_in_no_time_left(
         assert figures["host_memory_bytes"] == pytest.approx(_resident_bytes(), rel=0.5)
 
     monkeypatch.setattr(log, "training", keep)
-    config = TrainingConfig(num_train_steps=STEPS, log_every_steps=2)
+    config = Mock(training=TrainingConfig(num_train_steps=STEPS, log_every_steps=2))
+    run = Mock(log=log, progress=TrainingProgress(), config=config)
+    run.mesh.size, run.checkpoints.window = 1, (0.0, 0.0, 0.0)
     with log:
-        one = StepMeter(log, TrainingProgress(), config, first_step, 1)
+        one = StepMeter(run, first_step)
         for step in range(first_step + 1, STEPS + 1):
             shape = (4, 8 * (1 + step // 7))  # another one from step 7 on
             with one.launching(shape):

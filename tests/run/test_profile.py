@@ -5,6 +5,7 @@ import json
 import re
 import signal
 from contextlib import contextmanager
+from unittest.mock import Mock
 
 import jax
 import pytest
@@ -98,16 +99,16 @@ def watched(tmp_path):
     said, pauses, requests = [], [], []
 
     @contextmanager
-    def pause():
+    def pause(phase):
         pauses.append("pause")
         yield
 
     def watched(steps, first=0):
-        batches = iter(range(first, 12))
-        return profiled(batches, steps, first, 12, tmp_path, pause, said.append, requested)
+        run = Mock(workdir=tmp_path, **{"state.step": first, "log.say": said.append})
+        return profiled(run, meter, iter(range(first, 12)), steps, 12, request)
 
-    def requested():
-        return bool(requests and requests.pop())
+    meter = Mock(during=pause)
+    request = Mock(take=lambda: bool(requests and requests.pop()))
 
     watched.said, watched.pauses, watched.folder = said, pauses, tmp_path / "profile"
     watched.requests = requests

@@ -29,7 +29,6 @@ from t2t_jax.data.lines import DAMAGE, Lines, blocks_of, decoded
 from t2t_jax.errors import UserError, in_one_line
 from t2t_jax.extras.corpora.catalogue import Text
 
-_BLOCK_LINES = 1000
 _MOST_HEADERS = 4 << 20  # bytes of a tar archive that are of no member
 _MOST_OF_A_UNIT = 1 << 20  # bytes of a translation memory
 _GZIP = b"\x1f\x8b"
@@ -102,11 +101,8 @@ class _Bounded(io.RawIOBase):
 
 
 def _lines(file: Lines, text: Text) -> Iterator[str]:
-    def not_utf8(line: int, byte: int) -> str:
-        return f"{text.name} line {line}, byte {byte} is not UTF-8"
-
-    blocks = decoded(blocks_of(file, _BLOCK_LINES, text.name), text.name, not_utf8)
-    lines = chain.from_iterable(blocks)
+    blocks = blocks_of(file, text.name)
+    lines = chain.from_iterable(decoded(blocks, text.name))
     if text.member.endswith((".sgm", ".xml")):
         segments = (_SEGMENT.search(line) for line in lines)
         return (" ".join(found[1].split()) for found in segments if found)

@@ -210,7 +210,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     workdir, ended = as_path(arguments[1]), threading.Event()
     threading.Thread(target=_wait_for_end, args=(ended,), daemon=True).start()
-    while not (run_files.is_run(workdir) and run_files.log_file(workdir).is_file()):
+    while not (run_files.is_run(workdir) and (workdir / run_files.LOG).is_file()):
         if ended.wait(_INTERVAL):
             return 0
     folder = on_this_machine(workdir / TRACKERS_FOLDER)

@@ -25,7 +25,7 @@ from t2t_jax.system.durations import duration
 from t2t_jax.system.records import Record
 from t2t_jax.system.signals import StopSignal
 from t2t_jax.tasks import task_of
-from t2t_jax.workdir import is_run, log_file, log_signature, read_config, read_log
+from t2t_jax.workdir import LOG, is_run, log_signature, read_config, read_log
 
 _NARROWEST_PAIR = 80  # columns of a console in which two plots are side by side
 _WIDEST_IN_FILE = 100  # columns of plots in a file or a pipe
@@ -67,7 +67,7 @@ def show_runs(places: Sequence[Path], console: Console) -> None:
     for workdir, run in zip(workdirs, runs, strict=True):
         if workdir in places and not run.history.training:
             raise UserError(
-                f"{log_file(workdir)} has no line of training yet; wait for it with --follow"
+                f"{workdir / LOG} has no line of training yet; wait for it with --follow"
             )
     console.print(_page(runs, console))
 

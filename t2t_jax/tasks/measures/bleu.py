@@ -191,10 +191,12 @@ def mean_of_sentences(
 ) -> float:
     """Return the mean of sacreBLEU's scores of single sentences; 0 to 100."""
     scorer = chrf_metric() if metric == "chrf" else bleu_metric(effective_order=True)
-    return fmean(
-        scorer.sentence_score(hypothesis, [reference]).score
-        for hypothesis, reference in zip(hypotheses, references, strict=True)
-    )
+    return fmean(score.score for score in _per_sentence(scorer, hypotheses, references))
+
+
+def _per_sentence(metric: Any, hypotheses: Sequence[str], references: Sequence[str]) -> list[Any]:
+    """Return sacreBLEU's score of each sentence."""
+    return [metric.sentence_score(h, [r]) for h, r in zip(hypotheses, references, strict=True)]
 
 
 def bleu_metric(**settings: Any) -> Any:
@@ -241,11 +243,7 @@ def sentence_statistics(hypotheses: Sequence[str], references: Sequence[str]) ->
     check_references(hypotheses, references)
     # sacreBLEU warns of scores of single sentences unless `effective_order` is set. It does not
     # change the counts.
-    metric = bleu_metric(effective_order=True)
-    scores = (
-        metric.sentence_score(hypothesis, [reference])
-        for hypothesis, reference in zip(hypotheses, references, strict=True)
-    )
+    scores = _per_sentence(bleu_metric(effective_order=True), hypotheses, references)
     return np.array([[*s.counts, *s.totals, s.sys_len, s.ref_len] for s in scores], np.float64)
 
 

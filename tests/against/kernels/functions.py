@@ -90,7 +90,9 @@ def values_and_gradients(
         noise = partial(_noise, draw)
         call = partial(function, case | {"noise": noise})
         arrays, derivatives = jax.tree.map(noise, arrays), {}
-        if KERNELS[case["kernel"]].formula in ("greatest", "updates"):
+        # Only decoding has these products. XLA refuses their derivatives in bfloat16.
+        is_forward = case["use"] in ("transposed", "next_token_logits")
+        if is_forward or KERNELS[case["kernel"]].formula in ("greatest", "updates"):
             results = jax.tree.leaves(call(**arrays))
         else:
             results, pull_back = jax.vjp(lambda x: jax.tree.leaves(call(**x)), arrays)
@@ -216,9 +218,10 @@ plain_cached = plain_attention
 
 def products(case: Any, x: X, matrix: Float[Array, "width width_out"]) -> Any:
     forms, form, use = kernels.products, case["kernels"].products, case["use"]
+    rows = jax.lax.optimization_barrier(matrix.T)  # outside of the product, as XLA refuses some
     if "logits" in use:
-        return getattr(forms, use)(x, matrix.T, form)
-    weights = forms.Transposed(matrix.T) if use == "transposed" else matrix
+        return getattr(forms, use)(x, rows, form)
+    weights = forms.Transposed(rows) if use == "transposed" else matrix
     has_x = chosen(case, (*x.shape[:2], 1), 2) == 1 if use == "rows" else None
     return forms.linear(x, weights, matrix[0] if use == "bias" else None, form, has_x)
 

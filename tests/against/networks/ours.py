@@ -1,7 +1,9 @@
 """Models of this package: made at random, imported, and exported."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -9,22 +11,12 @@ import numpy as np
 from t2t_jax.batch import Batch, padded
 from t2t_jax.data.vocabularies.shared import SharedVocabulary
 from t2t_jax.data.vocabulary import Vocabulary
-from t2t_jax.errors import UserError
 from t2t_jax.extras.interchange.formats import read_model, write_model
 from t2t_jax.extras.interchange.portable import PortableModel, portable_model
 from t2t_jax.extras.interchange.vocabularies.paired import paired_vocabulary
 from tests.against.networks import part
 from tests.against.part import Case
 from tests.extras.interchange.models import assert_same_arrays, portable, translator_of
-
-
-def refusal(case: Case, folder: str) -> str:
-    """Return the error with which an import refuses a model."""
-    try:
-        read_model(case["format"], Path(folder, "theirs"))
-    except UserError as error:
-        return str(error)
-    return ""
 
 
 def imported(case: Case, folder: str) -> np.ndarray:
@@ -46,8 +38,11 @@ def make(case: Case, folder: str) -> np.ndarray:
     arrays = {name: part.drawn(rng, name, array.shape) for name, array in model.arrays.items()}
     model, place = replace(model, arrays=arrays), Path(folder, "exported")
     write_model(model, case["format"], place, case["dtype"])
+    if part.has_other_norms(case):
+        write_model(model, "safetensors", Path(folder, "neutral"))
     if part.PEERS.get(case["format"]) == part.FORMULAS:
-        model = _read(case, place)
+        is_run = case["format"] == "run"
+        model = portable_model(place) if is_run else read_model(case["format"], place)
         if case["dtype"] == "float32":
             assert_same_arrays(model.arrays, arrays)
     return _log_probs(model, case)
@@ -55,11 +50,7 @@ def make(case: Case, folder: str) -> np.ndarray:
 
 def trained(case: Case, folder: str) -> np.ndarray:
     """Return the log-probabilities of a model that came back."""
-    return _log_probs(_read(case, Path(folder, "trained")), case)
-
-
-def _read(case: Case, place: Path) -> PortableModel:
-    return portable_model(place) if case["format"] == "run" else read_model(case["format"], place)
+    return _log_probs(read_model(case["format"], Path(folder, "trained")), case)
 
 
 def _orders(case: Case, vocabulary: Vocabulary) -> list[list[int]]:
@@ -76,11 +67,15 @@ def _log_probs(model: PortableModel, case: Case) -> np.ndarray:
     """Return the log-probabilities of all entries, in the order of the side that begins."""
     orders = _orders(case, model.vocabulary)
     rows = part.renamed(case, orders)
-    # GPT-2 has no sources; others have arrays of one size, whose operations are compiled once.
+    # GPT-2 has no sources.
     lengths = any(rows[0]) * (case["source_length"] + 1), case["target_length"] + 1
     sides = [padded(side, len(side), length) for side, length in zip(rows, lengths, strict=True)]
     translator = translator_of(model)
-    with jax.disable_jit():  # each operation is compiled once for all networks
-        logits = translator.model.logits(translator.params, Batch.of(*sides))
-        found = np.asarray(jax.nn.log_softmax(logits))
+    found = np.asarray(log_probs(translator.model, translator.params, Batch.of(*sides)))
     return found[sides[1] != 0][:, orders[1]]
+
+
+@partial(jax.jit, static_argnums=0)
+def log_probs(model: Any, params: Any, batch: Batch) -> jax.Array:
+    """Return the log-probabilities of a network, which is compiled once for equal configs."""
+    return jax.nn.log_softmax(model.logits(params, batch))

@@ -27,10 +27,7 @@ def make(case: Case, folder: str) -> np.ndarray:
             if array.requires_grad or name == "final_logits_bias":  # and not sinusoids
                 array.copy_(torch.tensor(part.drawn(rng, name, tuple(array.shape))))
     model.to(getattr(torch, case["dtype"]))
-    model.save_pretrained(place, max_shard_size="4KB" if case["file"] == "shards" else "1GB")
-    if case["file"] == "bin":
-        (place / "model.safetensors").unlink()
-        torch.save(model.state_dict(), place / "pytorch_model.bin")
+    model.save_pretrained(place)
     _write_vocabulary(case, place)
     return exported(case, folder, "theirs")
 
@@ -44,8 +41,8 @@ def exported(case: Case, folder: str, name: str = "exported", model: Any = None)
     """
     place = scratch(folder, name)
     model = model or _auto(case).from_pretrained(place, dtype=torch.float32)
-    with torch.no_grad():
-        logits, _ = _outputs(model, case, place)
+    with torch.no_grad():  # in float64, as roundings of two programs may add up
+        logits, _ = _outputs(model.double(), case, place)
     return logits.log_softmax(-1)[:, _orders(case, place)[1]].numpy()
 
 
@@ -85,7 +82,7 @@ def _fields(case: Case) -> dict[str, Any]:
         **dict.fromkeys(("decoder_layers", "n_layer"), case["num_decoder_layers"]),
         **dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim", "n_inner"), case["d_ff"]),
         **dict.fromkeys(("num_attention_heads", "decoder_attention_heads"), case["num_heads"]),
-        **dict(case["options"] + case["refused"]),
+        **dict(case["options"]),
     }
 
 

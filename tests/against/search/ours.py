@@ -7,7 +7,6 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 from t2t_jax.batch import Batch, one_a_row, padded
@@ -18,6 +17,7 @@ from t2t_jax.decoding.translator import Translator
 from t2t_jax.extras.interchange.formats import read_model, write_model
 from t2t_jax.extras.interchange.portable import PortableModel
 from t2t_jax.modules.names import parameters_of
+from tests.against.networks.ours import log_probs
 from tests.against.part import OURS, Case
 from tests.against.search import part
 from tests.against.search.part import END, MOST_TOKENS, Found, same
@@ -106,11 +106,6 @@ def search(case: Case, folder: str) -> Found:
     return found
 
 
-@partial(jax.jit, static_argnums=0)
-def _log_probs(model: Any, params: Any, batch: Batch) -> Any:
-    return jax.nn.log_softmax(model.logits(params, batch)[0])
-
-
 def reference_of(case: Case) -> Reference:
     """Return the searches of a case in plain Python, with the probabilities of this package."""
     translator = _with_parameters(case, _model(case))
@@ -122,8 +117,8 @@ def reference_of(case: Case) -> Reference:
             row = one_a_row(padded([side], 1, MOST_TOKENS))
             # Padding is a subword too, where a search has chosen it.
             sides.append(row._replace(segments=(row.positions < len(side)).astype(int)))
-        found = _log_probs(translator.model, translator.params, Batch(*sides))
-        return np.asarray(found)[len(tokens)]
+        found = log_probs(translator.model, translator.params, Batch(*sides))
+        return np.asarray(found)[0, len(tokens)]
 
     return Reference(case, lambda *sides: next_log_probs(*map(tuple, sides)))
 

@@ -72,7 +72,7 @@ _SEARCHES = (1, 0.0), (1, 1.0), (2, 0.6), (3, 1.0), (4, 0.0), (5, 1.0), (6, 0.0)
 """Beam sizes and length penalties. Few networks and searches, as each is compiled anew."""
 
 
-def generate(rng: np.random.Generator) -> Case:
+def generate(rng: np.random.Generator, _: int) -> Case:
     """Make a case."""
     case = drawn(rng, _FIELDS)
     case["size"], case["start"] = _NETWORKS[rng.integers(len(_NETWORKS))]
@@ -81,17 +81,24 @@ def generate(rng: np.random.Generator) -> Case:
     def ids(least: int, longest: int) -> list[int]:
         return rng.integers(4, case["size"], rng.integers(least, longest + 1)).tolist()
 
-    longest = 5 if case["via"] == "arguments" and rng.random() < 0.25 else 0
-    forbidden = ids(0, 4) if rng.random() < 0.25 else []
-    if case["via"] == "import" and rng.random() < 0.1:
-        forbidden.append(END)
-    if case["via"] != "import":
-        case |= {"in_config": False, "renormalize_logits": False}
-    if case["via"] == "export":
+    longest = 5 if rng.random() < 0.25 else 0
+    case["sentences"] = [[ids(1, 7), ids(0, longest)] for _ in range(rng.integers(3, 5))]
+    end = [END] if rng.random() < 0.1 else []
+    case["forbidden"] = end + (ids(0, 4) if rng.random() < 0.25 else [])
+    return _mended(case)
+
+
+def _mended(case: Case) -> Case:
+    """Return a case whose settings fit each other."""
+    via, sentences = case["via"], case["sentences"]
+    if via != "import":
+        case = case | {"in_config": False, "renormalize_logits": False}
+    if via == "export":
         case["early_stopping"] = False
+    forbidden = {number for number in case["forbidden"] if via == "import" or number != END}
     return case | {
-        "sentences": [[ids(1, 7), ids(0, longest)] for _ in range(rng.integers(3, 5))],
-        "forbidden": sorted(set(forbidden)),
+        "sentences": [[source, prefix * (via == "arguments")] for source, prefix in sentences],
+        "forbidden": sorted(forbidden),
         "min_length": min(case["limit"], case["min_length"]),
         "num_best": min(case["beam_size"], case["num_best"]),
     }
@@ -100,15 +107,8 @@ def generate(rng: np.random.Generator) -> Case:
 def is_valid(case: Case) -> bool:
     """Return whether a case that shrinking made is one that `generate` could make."""
     ids = [number for sentence in case["sentences"] for part in sentence for number in part]
-    return (
-        bool(case["sentences"])
-        and max([*ids, *case["forbidden"]]) < case["size"]
-        and case["num_best"] <= case["beam_size"]
-        and case["min_length"] <= case["limit"]
-        and (case["via"] == "arguments" or not longest_prefix(case))
-        and (case["via"] == "import" or END not in case["forbidden"])
-        and (case["via"] == "import" or not case["renormalize_logits"])
-    )
+    is_within = max([END, *ids, *case["forbidden"]]) < case["size"]
+    return bool(case["sentences"]) and is_within and case == _mended(case)
 
 
 def longest_prefix(case: Case) -> int:
@@ -204,4 +204,5 @@ PART = Part(
     simplest=simplest_case(_FIELDS),
     documented={" and ".join(rules): DOCUMENTED[rules[0]] for rules in chain(*COMBINED)},
     is_valid=is_valid,
+    niceness=2,
 )

@@ -162,12 +162,11 @@ def optimizer_of(network: Network) -> torch.optim.Optimizer:
     """Return the optimizer, at a learning rate of 1 for the scheduler to multiply."""
     case, groups = network.case, []
     for name, parameter in network.named_parameters():
-        decays = (".layers." in name and parameter.ndim == 2) or case["habit"] == part.DECAY
+        decays = ".layers." in name and parameter.ndim == 2
         decay = case["training.weight_decay"] if decays else 0.0
         groups.append({"params": [parameter], "weight_decay": decay})
-    kind = torch.optim.AdamW if case["training.weight_decay"] else torch.optim.Adam
     betas = case["training.adam_beta1"], case["training.adam_beta2"]
-    return kind(groups, lr=1.0, betas=betas, eps=case["training.adam_epsilon"])
+    return torch.optim.AdamW(groups, lr=1.0, betas=betas, eps=case["training.adam_epsilon"])
 
 
 def padded(texts: tuple[list[int], ...], filler: int) -> Tensor:
@@ -188,10 +187,7 @@ def gradient(network: Network, pairs: list[Any], rounds: bool) -> list[float]:
         loss = partial(functional.cross_entropy, logits, labels, reduction="sum")
         smoothed = loss(label_smoothing=case["training.label_smoothing"])
         sums += torch.stack([smoothed, loss()]).detach()
-        mean = smoothed / num_tokens
-        if case["habit"] == part.MEANS:
-            mean = smoothed / sum(map(len, targets)) / -(-len(pairs) // size)
-        mean.backward()
+        (smoothed / num_tokens).backward()
     return [*(sums / num_tokens).tolist(), num_tokens]
 
 
@@ -206,17 +202,14 @@ def trained(network: Network, rounds: bool = False) -> Result:
     optimizer = optimizer_of(network)
     scheduler = lr_scheduler.LambdaLR(optimizer, partial(learning_rate, case))
     decay, limit = case["training.ema_decay"], case["training.clip_gradient_norm"]
-    exact = partial(_averaged, decay)
-    average_of = swa_utils.get_ema_avg_fn(decay) if case["habit"] == part.AVERAGE else exact
-    average = swa_utils.AveragedModel(network, avg_fn=average_of)
+    average = swa_utils.AveragedModel(network, avg_fn=partial(_averaged, decay))
     logged = []
     for number, pairs in enumerate(part.sentences(case), 1):
         optimizer.zero_grad()
         means = gradient(network, pairs, rounds)
         norm = nn.utils.get_total_norm([one.grad for one in trainable.values()])
-        if limit is not None:
-            added = 0.0 if case["habit"] == part.CLIPPING else 1e-6
-            nn.utils.clip_grads_with_norm_(trainable.values(), limit, norm - added)
+        if limit is not None:  # PyTorch adds 1e-6 to the norm
+            nn.utils.clip_grads_with_norm_(trainable.values(), limit, norm - 1e-6)
         logged.append((*means, norm.item(), scheduler.get_last_lr()[0]))
         optimizer.step()
         scheduler.step()
@@ -239,6 +232,7 @@ def train(case: Case, folder: str) -> tuple[Result, Result]:
     np.savez(f"{folder}/parameters.npz", **by_our_names(dict(network.named_parameters())))
     exact = trained(deepcopy(network).double())
     if case["dtype"] == "float64":
-        for parameter in network.double().parameters():
-            parameter.data *= 1 + 2**-50
+        torch.manual_seed(case["seed"])
+        for parameter in network.double().parameters():  # norms would undo one common factor
+            parameter.data *= 1 + 2**-50 * torch.randn_like(parameter).sign()
     return exact, trained(network, rounds=case["dtype"] == "bfloat16")

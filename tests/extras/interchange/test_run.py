@@ -135,7 +135,8 @@ def test_training_starts_from_it_but_does_not_go_on_with_it(small, tmp_path, voc
     mesh = make_mesh(MeshConfig(), jax.devices()[:1])
     nothing_saved = Mock(spec=Checkpoints, **{"restore.return_value": None})
     model = make_model(config, len(vocabulary), mesh)
-    state = initial_state(config, model, mesh, nothing_saved, lambda: initial)
+    plan = Mock(config=config, model=model, mesh=mesh, load_initial_run=lambda: initial)
+    state = initial_state(plan, nothing_saved)
     jax.tree.map(np.testing.assert_array_equal, state.params, t2t_jax.load(small).params)
 
 

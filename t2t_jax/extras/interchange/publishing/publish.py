@@ -15,7 +15,7 @@ from t2t_jax.parallel.processes import check_free
 from t2t_jax.system import atomic_file, bucket, opening, sums
 from t2t_jax.system.hub import NEEDED_FILES, RUN_FILES, STATE_FILES, Address, address, reaching
 from t2t_jax.training.storage import steps_of_run
-from t2t_jax.workdir import BEST, CARD, CHECKPOINTS, CONFIG, PARAMETERS, log_file, read_config
+from t2t_jax.workdir import BEST, CARD, CHECKPOINTS, CONFIG, LOG, PARAMETERS, read_config
 
 
 def publish(command: PublishCommand) -> str:
@@ -113,7 +113,7 @@ def _copy_state(source: Path, place: Path) -> None:
                 bucket.fetch_tree(directory, copy)
             else:
                 shutil.copytree(directory, copy)
-    _copy([log_file(source)], place)
+    _copy([source / LOG], place)
 
 
 def _copy(files: Iterable[Path], place: Path) -> None:
