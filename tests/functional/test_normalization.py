@@ -6,17 +6,6 @@ import pytest
 from t2t_jax.functional.normalization import layer_norm, rms_norm
 
 
-@pytest.mark.parametrize(("size", "offset"), [(1, 0), (1e-4, 0), (1e4, 0), (1, 100)])
-def test_last_axis_is_normalised_in_any_magnitude(size, offset):
-    rng = np.random.default_rng(0)
-    x = (rng.normal(size=(2, 3, 64)) * size + offset).astype(np.float32)
-    scale, bias = rng.normal(size=(2, 64)).astype(np.float32)
-    wide = x.astype(np.float64)
-    variance = wide.var(-1, keepdims=True)
-    expected = (wide - wide.mean(-1, keepdims=True)) / np.sqrt(variance + 1e-6) * scale + bias
-    np.testing.assert_allclose(layer_norm(*map(jnp.array, (x, scale, bias))), expected, atol=2e-4)
-
-
 def test_constant_vector_gives_the_bias_and_a_finite_gradient():
     x, bias = jnp.full((1, 8), 5.0), jnp.arange(8.0)
     np.testing.assert_array_equal(layer_norm(x, jnp.ones(8), bias), bias[None])

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from t2t_jax.kernels import bfloat16
 from t2t_jax.kernels.products import einsum_float32
 from t2t_jax.system.host import instruction_sets
+from tests.kernels.comparison import values_and_gradients
 from tests.selection import thorough_after
 
 _SIZES = st.integers(1, 40) | st.sampled_from([16, 32, 48])
@@ -28,11 +29,6 @@ def test_a_matrix_of_any_shape_is_transposed(m, n, dtype):
 def _normal(seed, *shape):
     """Random numbers that bfloat16 holds exactly."""
     return jax.random.normal(jax.random.key(seed), shape, jnp.bfloat16)
-
-
-def _value_and_gradients(function, a, b, cotangent):
-    value, pull_back = jax.vjp(function, a, b)
-    return value, *pull_back(cotangent.astype(value.dtype))
 
 
 def _assert_is_rounded(result, equation, a, b):
@@ -73,8 +69,7 @@ def test_products_and_their_gradients_are_exact_sums_that_are_rounded(
     a, b, cotangent = (
         _normal(seed, *(sizes[axis] for axis in names)) for seed, names in enumerate(axes)
     )
-    compute = jax.jit(partial(_value_and_gradients, function))
-    value, a_bar, b_bar = compute(a, b, cotangent)
+    value, a_bar, b_bar = values_and_gradients(function, [a, b], cotangent)
     of_a, of_b, of_result = axes
     _assert_is_rounded(value, equation, a, b)
     _assert_is_rounded(a_bar, f"{of_result},{of_b}->{of_a}", cotangent, b)
@@ -96,8 +91,9 @@ def test_products_of_decoding_are_exact_sums_that_are_rounded(equation, dtype, p
 def test_the_embedding_is_rounded_for_the_logits_and_its_gradient_has_its_dtype():
     x, cotangent = _normal(0, 2, 8, 16), _normal(1, 2, 8, 48)
     embedding = jax.random.normal(jax.random.key(2), (48, 16))
-    compute = jax.jit(partial(_value_and_gradients, bfloat16.pre_softmax_logits))
-    logits, _, gradient = compute(x, embedding, cotangent)
+    logits, _, gradient = values_and_gradients(
+        bfloat16.pre_softmax_logits, [x, embedding], cotangent
+    )
     _assert_is_rounded(logits, "btd,vd->btv", x, embedding.astype(jnp.bfloat16))
     assert logits.dtype == gradient.dtype == jnp.float32
     _assert_is_rounded(gradient.astype(jnp.bfloat16), "btv,btd->vd", cotangent, x)
@@ -107,8 +103,7 @@ def test_the_embedding_is_rounded_for_the_logits_and_its_gradient_has_its_dtype(
 def test_a_bias_is_added_everywhere_and_its_gradient_is_the_sum(positions, width):
     shapes = (*positions, width), (width,), (*positions, width)
     x, bias, cotangent = (_normal(seed, *shape) for seed, shape in enumerate(shapes))
-    compute = jax.jit(partial(_value_and_gradients, bfloat16.add_bias))
-    value, x_bar, bias_bar = compute(x, bias, cotangent)
+    value, x_bar, bias_bar = values_and_gradients(bfloat16.add_bias, [x, bias], cotangent)
     np.testing.assert_array_equal(value, x + bias)
     np.testing.assert_array_equal(x_bar, cotangent)
     _assert_is_rounded(bias_bar, "btd,o->d", cotangent, np.ones(1))
@@ -167,25 +162,10 @@ def _dtypes_of_operands(compiled):
     return [{dtypes[name] for name in re.findall(r"%([\w.-]+)", one)} for one in products]
 
 
-_on_cpus_with_bfloat16 = pytest.mark.skipif(
+@pytest.mark.skipif(
     {"avx512_bf16", "amx_bf16"}.isdisjoint(instruction_sets()),
     reason="XLA multiplies in float32 on CPUs without instructions for bfloat16",
 )
-
-
-@_on_cpus_with_bfloat16
-@pytest.mark.parametrize(("d", "v"), [(64, 128), (128, 64)])
-@pytest.mark.parametrize("name", ["linear", "logits"])
-def test_products_are_compiled_with_operands_in_bfloat16(name, d, v):
-    function, _ = _PRODUCTS[name]
-    x, cotangent = _normal(0, 4, 16, d), _normal(1, 4, 16, v)
-    matrix = _normal(2, *((d, v) if name == "linear" else (v, d)))
-    compute = jax.jit(partial(_value_and_gradients, function))
-    products = _dtypes_of_operands(compute.lower(x, matrix, cotangent).compile())
-    assert products == 3 * [{"bf16"}]
-
-
-@_on_cpus_with_bfloat16
 @pytest.mark.parametrize("remat", [False, True])
 def test_products_of_layers_in_a_scan_are_compiled_with_operands_in_bfloat16(remat):
     compute, operands = _gradients_of_layers((4, 16), 64, 128, remat)

@@ -22,7 +22,7 @@ def test_values_and_derivatives_are_those_of_the_formula_to_the_last_bit(shape, 
         return values_and_gradients(lambda x: function(x, rate, key), [x], weights)
 
     for ours, theirs in zip(both(dropout_recomputed), both(dropout), strict=True):
-        assert ours.dtype == x.dtype
+        assert ours.dtype == theirs.dtype == x.dtype
         np.testing.assert_array_equal(ours, theirs)
 
 

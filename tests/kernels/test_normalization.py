@@ -19,6 +19,8 @@ _VECTORS = {
     "constant": np.full((2, 8), 3.25),
     "one number": _RNG.normal(size=(3, 1)),
     "one vector": _RNG.normal(size=(512,)),
+    "tiny": 1e-4 * _RNG.normal(size=(2, 3, 64)),
+    "huge": 1e4 * _RNG.normal(size=(2, 3, 64)),
 }
 
 
@@ -29,13 +31,14 @@ def _learned(width):
 
 @pytest.mark.parametrize("x", _VECTORS.values(), ids=_VECTORS)
 @pytest.mark.parametrize("epsilon", [1e-6, 1e-3])
-def test_vectors_are_those_of_the_formula_in_float64(x, epsilon):
+@pytest.mark.parametrize(("norm", "near"), [(normalization.layer_norm, 1e-7), (layer_norm, 2e-4)])
+def test_vectors_are_those_of_the_formula_in_float64(norm, near, x, epsilon):
     x = x.astype(np.float32).astype(np.float64)
     scale, bias = _learned(x.shape[-1])
     centred = x - x.mean(-1, keepdims=True)
     expected = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + epsilon) * scale + bias
-    found = jax.jit(layer_norm, static_argnums=3)(jnp.array(x, jnp.float32), scale, bias, epsilon)
-    np.testing.assert_allclose(found, expected, rtol=2e-4, atol=2e-4)
+    found = jax.jit(norm, static_argnums=3)(jnp.array(x, jnp.float32), scale, bias, epsilon)
+    np.testing.assert_allclose(found, expected, rtol=near, atol=2e-4)
 
 
 def test_vectors_whose_squares_overflow_are_those_of_the_formula():

@@ -12,6 +12,7 @@ from t2t_jax.kernels.cpu import CPU
 from t2t_jax.kernels.products import Transposed, einsum_float32, logits_on_accelerators
 from t2t_jax.kernels.reference import REFERENCE
 from t2t_jax.kernels.tpu import TPU
+from tests.kernels.comparison import assert_close, values_and_gradients
 
 
 def _operands(dtype):
@@ -23,14 +24,13 @@ def _rounded_logits(x, embedding):
     return logits_on_accelerators(x, embedding, x.dtype)
 
 
-def _ours(a, b):
-    return einsum_float32("btd,vd->btv", a, b)
-
-
 def test_the_derivative_multiplies_bfloat16_by_bfloat16():
     a, b = _operands(jnp.bfloat16)
-    gradient = jax.jit(jax.grad(lambda a, b: _ours(a, b).sum(), argnums=(0, 1)))
-    text = gradient.lower(a, b).as_text()
+
+    def total(a, b):
+        return einsum_float32("btd,vd->btv", a, b).sum()
+
+    text = jax.jit(jax.grad(total, argnums=(0, 1))).lower(a, b).as_text()
     operands = re.findall(r"dot_general.*: \((.*)\) ->", text)
     assert len(operands) >= 2
     assert all(re.fullmatch(r"tensor<\w*bf16>, tensor<\w*bf16>", pair) for pair in operands)
@@ -63,11 +63,10 @@ def test_derivatives_written_out_are_those_of_the_product(function, equation, sh
     x, _ = _operands(jnp.float32)
     matrix = jax.random.normal(jax.random.key(2), shape)
     cotangent = jax.random.normal(jax.random.key(1), (2, 3, 5))
-    value, pull_back = jax.vjp(function, x, matrix)
-    expected, plain_pull_back = jax.vjp(lambda *ab: jnp.einsum(equation, *ab), x, matrix)
-    np.testing.assert_allclose(value, expected, rtol=1e-6)
-    for got, plain in zip(pull_back(cotangent), plain_pull_back(cotangent), strict=True):
-        np.testing.assert_allclose(got, plain, rtol=1e-5, atol=1e-6)
+    found = values_and_gradients(function, [x, matrix], cotangent)
+    expected = values_and_gradients(partial(jnp.einsum, equation), [x, matrix], cotangent)
+    assert_close(found[:1], expected[:1], rtol=1e-6)
+    assert_close(found[1:], expected[1:], rtol=1e-5, atol=1e-6)
 
 
 def test_rounded_logits_are_sums_in_float32_rounded_once_and_so_are_their_gradients():

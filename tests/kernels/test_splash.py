@@ -12,11 +12,11 @@ import pytest
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel
 
 from t2t_jax.config import ParallelConfig
-from t2t_jax.functional.attention import repeat_heads, scaled_dot_product_attention
 from t2t_jax.functional.dropout import DropoutKey
 from t2t_jax.functional.masks import SegmentMask
 from t2t_jax.kernels import splash
 from t2t_jax.kernels.cpu import CPU
+from t2t_jax.kernels.reference import REFERENCE
 from t2t_jax.kernels.tpu import TPU
 from t2t_jax.parallel.axes import on_mesh
 from t2t_jax.parallel.mesh import make_mesh
@@ -62,11 +62,7 @@ def in_the_kernel(mask, mesh, kernels=TPU, **options):
 
 
 def _as_a_whole(mask):
-    def attend(query, key, value):
-        key, value = (repeat_heads(x, query.shape[2]) for x in (key, value))
-        return scaled_dot_product_attention(query, key, value, mask.whole())
-
-    return attend
+    return lambda *arrays: heads_of(REFERENCE.attention)(*arrays, mask.whole())
 
 
 @cache

@@ -162,13 +162,13 @@ def make_batch(sources, targets, source_length=8, target_length=7):
     return Batch(pack(sources, source_length), pack(targets, target_length))
 
 
-def make_model(**changes):
+def make_model(*, kernels=CPU, **changes):
     """A tiny model: the paper's, but for `changes`."""
     fields = vars(_PAPER) | changes
     known = fields_of(fields["architecture"])
     config = network_config(**{name: one for name, one in fields.items() if name in known})
     module = load_named(FAMILIES[config.architecture].network)(
-        config, VOCAB_SIZE, BOS_ID, kernels=CPU
+        config, VOCAB_SIZE, BOS_ID, kernels=kernels
     )
     batch = make_batch([[[3, 4]]], [[[5, 6]]], 2, 2)
     initialise = partial(module.init, deterministic=True)

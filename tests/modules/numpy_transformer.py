@@ -11,6 +11,14 @@ import math
 import numpy as np
 
 NUM_BUCKETS, MAX_DISTANCE = 32, 128  # of the relative bias
+GATES = {
+    "glu": "sigmoid",
+    "reglu": "relu",
+    "geglu": "gelu",
+    "geglu_tanh": "gelu_tanh",
+    "swiglu": "silu",
+}
+"""The function of each gate (Shazeer 2020, section 2)."""
 
 
 def logits(params, config, source_tokens, target_tokens, *, bos_id=1):
@@ -225,11 +233,8 @@ def feed_forward(params, config, x):
     if kind in ("relu", "gelu", "gelu_tanh", "silu"):
         hidden = activation(kind, x @ params["kernel_1"] + params["bias_1"])
         return hidden @ params["kernel_2"] + params["bias_2"]
-    gates = {"glu": "sigmoid", "reglu": "relu", "geglu": "gelu", "swiglu": "silu"}
-    hidden = activation(gates.get(kind, "gelu_tanh"), x @ params["gate_kernel"]) * (
-        x @ params["kernel_1"]
-    )
-    return hidden @ params["kernel_2"]
+    gate = activation(GATES[kind], x @ params["gate_kernel"])
+    return (gate * (x @ params["kernel_1"])) @ params["kernel_2"]
 
 
 def activation(name, x):

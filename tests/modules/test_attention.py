@@ -5,10 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t2t_jax.config import AttentionConfig
+from t2t_jax.config import AttentionConfig, network_config
 from t2t_jax.errors import UserError
 from t2t_jax.functional.position import rotary_frequencies
 from t2t_jax.modules.attention import Context, MultiHeadAttention
+from tests.modules.numpy_transformer import cross_attention
 
 
 def test_position_that_may_attend_to_nothing_gets_zeros():
@@ -19,17 +20,12 @@ def test_position_that_may_attend_to_nothing_gets_zeros():
 
 
 def test_without_a_context_every_position_attends_to_every_other():
-    module = MultiHeadAttention(AttentionConfig(d_model=6, num_heads=2))
+    config = network_config(d_model=6, num_heads=2)
+    module = MultiHeadAttention(config.attention)
     x = jnp.array(np.random.default_rng(0).normal(size=(2, 3, 6)), jnp.float32)
     output, variables = module.init_with_output(jax.random.key(0), x)
-    kernels = {name: np.asarray(one["kernel"]) for name, one in variables["params"].items()}
-    query, key, value = (x @ kernels[name] for name in ("query", "key", "value"))
-    heads = []
-    for each in (slice(0, 3), slice(3, 6)):
-        scores = np.einsum("bqd,bkd->bqk", query[..., each], key[..., each]) / np.sqrt(3)
-        weights = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
-        heads.append(weights @ value[..., each])
-    expected = np.concatenate(heads, axis=-1) @ kernels["output"]
+    params = jax.tree.map(np.float64, variables["params"])
+    expected = [cross_attention(params, config, one, one) for one in np.float64(x)]
     np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-5)
     one_mask = Context(mask=jnp.ones((1, 1, 3, 3), bool))
     np.testing.assert_array_equal(module.apply(variables, x, one_mask), output)

@@ -113,5 +113,9 @@ def test_initial_values_have_the_documented_spread_and_differ_between_layers():
         assert abs(np.corrcoef(kernel[0].ravel(), kernel[1].ravel())[0, 1]) < 0.1
     for name in ("embedding", "source_position", "target_position"):
         assert params[name]["embedding"].std() == pytest.approx(64**-0.5, rel=0.02)
+    # Norms start as the identity, and biases at 0.
+    for path, array in jax.tree.leaves_with_path(params):
+        if path[-1].key in ("scale", "bias", "bias_1", "bias_2"):
+            assert (array == (path[-1].key == "scale")).all()
     source, target = (params[f"{side}_position"]["embedding"] for side in ("source", "target"))
     assert abs(np.corrcoef(source.ravel(), target.ravel())[0, 1]) < 0.05

@@ -19,9 +19,7 @@ from t2t_jax.parallel.mesh import (
     batch_layout,
     make_mesh,
     mesh_of,
-    on_host,
     one_ahead,
-    put_rows,
     row_parts,
 )
 from tests.refusals import refused
@@ -138,15 +136,6 @@ def test_mesh_of_parameters_is_where_they_are():
         mesh = mesh_of({"kernel": jax.device_put(np.ones(3), place)})
         assert mesh == _ONE
         assert mesh.devices.tolist() == [[[device]]]
-
-
-def test_rows_that_are_put_come_back_to_the_host():
-    x = np.arange(12).reshape(4, 3)
-    tree = {"rows": put_rows(x, _ONE), "vector": put_rows(x[:, 0], _ONE)}
-    host = on_host(tree)
-    assert {type(leaf) for leaf in host.values()} == {np.ndarray}
-    np.testing.assert_array_equal(host["rows"], x)
-    np.testing.assert_array_equal(host["vector"], x[:, 0])
 
 
 def test_a_batch_is_launched_before_the_one_before_it_is_read():

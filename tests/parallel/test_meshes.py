@@ -31,6 +31,7 @@ from t2t_jax.training.state import abstract_state, create_state, init_state
 from t2t_jax.training.step import compile_train_step, train_step
 from tests.programs import run_python
 from tests.refusals import refused
+from tests.tiny import tiny_sizes
 
 NUM_STEPS = 20
 NUM_ROWS, LENGTH = 13, 8
@@ -53,13 +54,10 @@ def make_config(width, **changes):
         Config()
         .replace(
             {
-                "model.d_model": width,
-                "model.num_heads": width,
+                **tiny_sizes(width, (1, 1), num_heads=width),
                 "model.d_k": 2,
                 "model.d_v": 2,
                 "model.d_ff": width,
-                "model.num_encoder_layers": 1,
-                "model.num_decoder_layers": 1,
                 "model.dropout_rate": 0.3,
                 "model.attention_dropout_rate": 0.1,
                 "training.warmup_steps": 10,
@@ -134,11 +132,7 @@ class OnOneDevice:
 
 def meshes(*sizes):
     """Meshes by size, each with all its devices in every way; every second one takes passes."""
-    shapes = itertools.product(range(1, 9), repeat=3)
-    compare_meshes([shape for shape in shapes if str(np.prod(shape)) in sizes])
-
-
-def compare_meshes(shapes):
+    shapes = [s for s in itertools.product(range(1, 9), repeat=3) if str(np.prod(s)) in sizes]
     runs = {width: OnOneDevice(width) for width in {WIDTHS[int(np.prod(s))] for s in shapes}}
     for number, shape in enumerate(shapes):
         limit = None if number % 2 else TOKENS_IN_TWO_ROWS
@@ -391,7 +385,10 @@ def rows_on_devices():
     x = np.arange(24).reshape(8, 3)
     placed = put_rows(x, mesh)
     assert {shard.data.shape for shard in placed.addressable_shards} == {(2, 3)}
-    np.testing.assert_array_equal(on_host(placed), x)
+    host = on_host({"rows": placed, "vector": put_rows(x[:, 0], mesh)})
+    assert {type(array) for array in host.values()} == {np.ndarray}
+    np.testing.assert_array_equal(host["rows"], x)
+    np.testing.assert_array_equal(host["vector"], x[:, 0])
     # Of devices that are no mesh of ours, each takes rows of its own, in the order of their ids.
     other = Mesh(np.array(jax.devices()[6:2:-1]).reshape(2, 2), ("a", "b"))
     found = mesh_of({"x": jax.device_put(x, NamedSharding(other, P("b")))})

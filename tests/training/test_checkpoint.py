@@ -81,15 +81,17 @@ def _assert_equal(one, other):
     jax.tree.map(np.testing.assert_array_equal, one, other)
 
 
-# A restore that fails leaves unfinished coroutines of Orbax behind, which complain when collected.
-orbax_gives_up = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-
-
 @pytest.fixture
 def collected():
     """Collect garbage while the filter of the test holds."""
     yield
     gc.collect()
+
+
+def orbax_gives_up(test):
+    """Ignore the complaints of coroutines that a failed restore of Orbax leaves unfinished."""
+    ignoring = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+    return ignoring(pytest.mark.usefixtures("collected")(test))
 
 
 def test_a_state_comes_back_bit_for_bit_and_of_the_same_types(tmp_path):
@@ -270,7 +272,6 @@ def test_a_kill_before_one_for_safety_is_removed_does_not_change_the_average(tmp
 
 
 @orbax_gives_up
-@pytest.mark.usefixtures("collected")
 def test_a_rest_of_one_for_safety_that_cannot_be_read_is_left_out(tmp_path, monkeypatch):
     test_a_kill_before_one_for_safety_is_removed_does_not_change_the_average(tmp_path, monkeypatch)
     shutil.rmtree(tmp_path / "checkpoints" / "10" / "origin")
@@ -531,7 +532,6 @@ ORIGINS = {
 
 @pytest.mark.thorough
 @orbax_gives_up
-@pytest.mark.usefixtures("collected")
 @pytest.mark.parametrize("change", ORIGINS.values(), ids=ORIGINS.keys())
 def test_a_checkpoint_that_says_something_else_of_itself_than_was_written_is_damaged(
     tmp_path, capfd, change
@@ -549,7 +549,6 @@ def test_a_checkpoint_that_says_something_else_of_itself_than_was_written_is_dam
 
 
 @orbax_gives_up
-@pytest.mark.usefixtures("collected")
 def test_a_checkpoint_that_does_not_say_where_it_comes_from_is_refused(tmp_path):
     _save(tmp_path, [1])
     shutil.rmtree(tmp_path / "checkpoints" / "1" / "origin")
@@ -558,7 +557,6 @@ def test_a_checkpoint_that_does_not_say_where_it_comes_from_is_refused(tmp_path)
 
 
 @orbax_gives_up
-@pytest.mark.usefixtures("collected")
 @pytest.mark.parametrize(
     ("damaged", "way_out"),
     thorough_after(
@@ -627,7 +625,6 @@ def test_all_damaged_checkpoints_before_a_whole_one_are_moved(tmp_path, capfd):
 
 
 @orbax_gives_up
-@pytest.mark.usefixtures("collected")
 def test_where_no_checkpoint_can_be_read_a_run_does_not_start_anew(tmp_path, capfd):
     _save(tmp_path, [1, 2])
     for step in (1, 2):
@@ -672,7 +669,6 @@ def test_a_turned_bit_and_two_swapped_values_change_thechecksum(rows, columns, s
 
 
 @orbax_gives_up
-@pytest.mark.usefixtures("collected")
 def test_a_checkpoint_of_another_model_is_refused(tmp_path):
     _save(tmp_path, [1])
     other = {"a": {"kernel": jax.ShapeDtypeStruct((3, 3), jnp.float32)}}

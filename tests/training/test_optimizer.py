@@ -78,6 +78,9 @@ def _by_name(trees):
     return dict(zip(names, map(list, rows), strict=True))
 
 
+_EXACT = {name: [*map(np.float64, arrays)] for name, arrays in _by_name(GRADIENTS).items()}
+
+
 def _adam(gradients, _, beta1=0.9, beta2=0.98, epsilon=1e-9):
     mean = square = 0.0
     for n, g in enumerate(gradients, start=1):
@@ -139,20 +142,16 @@ _REFERENCES = {"adam": _adam, "adamw": _adam, "adafactor": _adafactor, "lion": _
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_directions_equal_a_reference_in_numpy(name):
     config = TrainingConfig(optimizer=name)
-    gradients = _by_name(GRADIENTS)
     for parameter, found in _directions(config).items():
-        exact = [np.float64(g) for g in gradients[parameter]]
-        expected = [*_REFERENCES[name](exact, parameter)]
+        expected = [*_REFERENCES[name](_EXACT[parameter], parameter)]
         np.testing.assert_allclose(found, expected, rtol=2e-4, atol=1e-5, err_msg=parameter)
 
 
 def test_directions_keep_their_digits_with_decays_near_1():
-    gradients = _by_name(GRADIENTS)
     for parameter, found in _directions(
         TrainingConfig(adam_beta1=0.9999, adam_beta2=0.999999)
     ).items():
-        exact = [np.float64(g) for g in gradients[parameter]]
-        expected = [*_adam(exact, parameter, 0.9999, 0.999999)]
+        expected = [*_adam(_EXACT[parameter], parameter, 0.9999, 0.999999)]
         np.testing.assert_allclose(found, expected, rtol=1e-5, err_msg=parameter)
 
 
@@ -173,17 +172,15 @@ def test_updates_of_a_wider_and_deeper_network_are_those_of_its_base_by_the_rule
     training = TrainingConfig(optimizer=name, adam_epsilon=0.5, weight_decay=0.25)
     # Four times as wide; half as much by the root.
     rates = {"layers/kernel": 1 / 2 if name == "muon" else 1 / 4}
-    gradients = _by_name(GRADIENTS)
     directions = _directions(training, parametrisation="complete", norm_order="pre", **sizes)
     for parameter, found in directions.items():
-        exact = [np.float64(g) for g in gradients[parameter]]
         of_adam = name == "adamw" or (name == "muon" and parameter != "layers/kernel")
         depth = 3 / 2 if parameter.startswith("layers") else 1
         epsilon = {"epsilon": 0.5 / 4 / depth} if of_adam else {}
         rule = _adam if of_adam else _REFERENCES[name]
         decay = 0.25 * PARAMS["layers"]["kernel"] if parameter == "layers/kernel" else 0
         scale = rates.get(parameter, 1)
-        expected = [scale * one + decay for one in rule(exact, parameter, **epsilon)]
+        expected = [scale * one + decay for one in rule(_EXACT[parameter], parameter, **epsilon)]
         np.testing.assert_allclose(found, expected, rtol=2e-4, atol=1e-5, err_msg=parameter)
 
 
