@@ -61,7 +61,7 @@ def _imports(node: ast.AST, *, lazy: bool) -> Iterator[str]:
     for each in ast.iter_child_nodes(node):
         if isinstance(each, ast.Import):
             yield from (alias.name.partition(".")[0] for alias in each.names)
-        elif isinstance(each, ast.ImportFrom) and each.module:
+        elif isinstance(each, ast.ImportFrom) and each.module and not each.level:
             yield each.module.partition(".")[0]
         elif lazy or not (isinstance(each, ast.FunctionDef) or _is_for_types(each)):
             yield from _imports(each, lazy=lazy)

@@ -23,7 +23,7 @@ LINES = [
 
 def without_times(text):
     """The output of a command without what differs between two calls of it."""
-    return re.sub(r'("seconds": |seconds +)[\d.]+', r"\1", text)
+    return re.sub(r'("seconds": |seconds +)[\d.]+ *', r"\1", text)
 
 
 @pytest.mark.parametrize("line", thorough_after(2, LINES), ids=lambda line: line[0])

@@ -1,6 +1,7 @@
 """Images: how they are cut into patches and changed, and the corpora that have them."""
 
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -174,7 +175,7 @@ def test_damaged_and_missing_files_are_refused(tmp_path):
 
 def test_an_image_of_another_size_is_refused(tmp_path):
     model = network_config("image_encoder", patch_size=2, image_size=4)
-    grey = network_config(**{**vars(model), "image_channels": 1})
+    grey = replace(model, image_channels=1)
     assert len(labelled_images([np.zeros((4, 4), np.uint8)], [0], grey)) == 1
     np.savez(tmp_path / "a.npz", x_test=np.zeros((2, 4, 5, 3), np.uint8), x=3)
     wrong = np.zeros((4, 4, 3)), np.zeros((4, 4), np.uint8), *images_in(tmp_path / "a.npz"), "a"

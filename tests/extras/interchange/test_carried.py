@@ -68,12 +68,14 @@ def _with_a_later_option(
     return dataclasses.replace(config, **{section: later(**given, later_option=value)})
 
 
-def _with_a_later_value(config: Config, section: str, option: str) -> Config:
-    """The config as a later release may have it, with a value that an option does not have yet."""
-    changed = copy.copy(getattr(config, section))
-    object.__setattr__(changed, option, "later_value")
+def _with_unchecked(config: Config, section: str, values: Mapping[str, str]) -> Config:
+    """The config as a later release may have it, with values that no option has yet."""
+    old = getattr(config, section)
+    later = object.__new__(type(old))  # without what was worked out from other values
+    vars(later).update({leaf.name: getattr(old, leaf.name) for leaf in dataclasses.fields(old)})
+    vars(later).update(values)
     whole = copy.copy(config)
-    object.__setattr__(whole, section, changed)
+    object.__setattr__(whole, section, later)
     return whole
 
 
@@ -111,9 +113,9 @@ def test_a_value_that_no_format_knows_of_is_refused_by_every_one(name, monkeypat
         if section not in ("model", "data", "decoding") or not has_names:
             continue
         is_carried = section in _WHOLE.get(name, ()) or "exported" in leaf.metadata
-        config = _with_a_later_value(model.config, section, option)
-        if option.startswith("rotary"):  # other positions do not read it
-            object.__setattr__(config.model, "position", "rotary")
+        # Other positions do not read what rotary ones have.
+        others = {"position": "rotary"} if option.startswith("rotary") else {}
+        config = _with_unchecked(model.config, section, others | {option: "later_value"})
         why = f"{name} cannot have this model, .*{path}='later_value' in place of "
         with nullcontext() if is_carried else pytest.raises(UserError, match=why):
             _refuse(name, model, config)
