@@ -2,8 +2,8 @@
 
 A function has the name of a formula in `part`, and annotations from which its arrays are drawn.
 Plain formulas have the prefix `plain_`; where there is none, the function has the formula itself,
-which it computes with `XLA_KERNELS`. A case has more here than in `part`: the choice of kernels,
-the arguments of dropout, and noise, a function that changes an array by as much as a rounding.
+which it computes with `REFERENCE`. A case has more here than in `part`: the preset of kernels, the
+arguments of dropout, and noise, a function that changes an array by as much as a rounding.
 """
 
 from functools import partial
@@ -18,12 +18,12 @@ from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_ke
 from jaxtyping import Array, Float, Float32
 
 from t2t_jax import Context, LayerStack, functional, kernels
-from t2t_jax.config import Config, DecoderOnlyConfig, TrainingConfig, tables
+from t2t_jax.config import Config, DecoderOnlyConfig, ParallelConfig, TrainingConfig, tables
 from t2t_jax.decoding.search import reductions
-from t2t_jax.functional import normalization as plain_normalization
 from t2t_jax.functional.masks import SegmentMask, distances
-from t2t_jax.kernels import normalization
+from t2t_jax.kernels import choice, preset, reference
 from t2t_jax.modules import named_functions
+from t2t_jax.parallel import axes, mesh
 from t2t_jax.training import recipe, state, step
 from tests.against.kernels.part import EPSILON, KERNELS, NUM_DRAWS, OF_GPUS
 from tests.against.programs import NotRun
@@ -32,9 +32,12 @@ from tests.against.programs import NotRun
 kernels.blockwise._BLOCK, kernels.splash._MULTIPLE = 8, 128
 pallas.make_splash_mha = partial(pallas.make_splash_mha, interpret=True)
 kernels.short_rows.short_attention = partial(kernels.short_rows.short_attention, interpret=True)
-for _name in ("fused_attention", "fused_cached_attention"):
-    _function = getattr(kernels.attention, _name)
-    setattr(kernels.attention, _name, partial(_function, implementation="xla"))
+# cuDNN computes where there is a GPU, and a processor all else.
+jax.config.update("jax_platforms", None)
+jax.config.update("jax_default_device", jax.devices("cpu")[0])
+
+FUSED = kernels.attention.fused_attention
+PRESETS = vars(choice) | vars(reference)
 
 X = Float[Array, "batch length width"]
 Query = Float[Array, "batch length heads width"]
@@ -54,22 +57,28 @@ def compute(case: Any, folder: str) -> Any:
     Of three draws, the first is exact. The second has inputs that differ by a rounding, and the
     third the rounding that the kernel is documented for.
     """
-    if case["kernel"] in OF_GPUS:
+    is_of_gpu = case["kernel"] in OF_GPUS
+    if is_of_gpu and jax.default_backend() != "gpu":
         return NotRun("needs an NVIDIA GPU: cuDNN computes on no other device")
-    choices: Any = dict(word.split("=") for word in case["kernel"].split() if "=" in word)
     name, own = KERNELS[case["kernel"]].formula, EPSILON[case["dtype"]]
-    of_inputs = EPSILON["float32"] if name == "norm" else own  # the dtype of its sums
+    of_inputs = EPSILON["float32"] if name == "layer_norm" else own  # the dtype of its sums
     shares = (0.0, 0.0), (of_inputs, 0.0), (0.0, own)
     draws = [(*share, number) for number in range(1, NUM_DRAWS + 1) for share in shares]
 
     keys = case["length"] if case["mask"] in ("self", "causal") else case["keys"]
     case = case | {"keys": keys, "width_out": case["width_out"] or case["width"]}
     drop = functional.dropout.DropoutKey(jax.random.key(case["seed"]), case["seed"] % 7)
-    case |= {"kernels": kernels.choice.Kernels(**choices), "dropout": (case["rate"], drop)}
+    case |= {"dropout": (case["rate"], drop), "preset": PRESETS[case["kernel"].split()[2]]}
+    case |= {"implementation": "cudnn" if is_of_gpu else "xla"}
+    kernels.attention.fused_attention = partial(FUSED, implementation=case["implementation"])
     function = globals()[name]
     arrays = arrays_of(case, function.__annotations__)
-    found = values_and_gradients(function, case, arrays)[0]
-    case |= {"kernels": kernels.choice.XLA_KERNELS}
+    # Kernels that the compiler cannot split need to know the devices.
+    is_whole = case["kernel"].startswith(("long_rows", "short_rows"))
+    known = axes.on_mesh(mesh.make_mesh(ParallelConfig(data=1)) if is_whole else None)
+    with known, jax.default_device(jax.devices()[0] if is_of_gpu else None):
+        found = values_and_gradients(function, case, arrays)[0]
+    case |= {"preset": reference.REFERENCE}
     formula = partial(values_and_gradients, globals().get(f"plain_{name}", function), case, arrays)
     # Where the formulas say float32, they compute in float64, and drop the same elements.
     of_float64 = mock.patch.object(jnp, "float32", jnp.float64)
@@ -90,8 +99,9 @@ def values_and_gradients(
         noise = partial(_noise, draw)
         call = partial(function, case | {"noise": noise})
         arrays, derivatives = jax.tree.map(noise, arrays), {}
-        # Only decoding has these products. XLA refuses their derivatives in bfloat16.
-        is_forward = case["use"] in ("transposed", "next_token_logits")
+        # Only decoding has these, and their derivatives are refused: of products in bfloat16 by
+        # XLA, and of attention to an odd number of keys by cuDNN.
+        is_forward = case["use"] in ("transposed", "next_logits", case["implementation"])
         if is_forward or KERNELS[case["kernel"]].formula in ("greatest", "updates"):
             results = jax.tree.leaves(call(**arrays))
         else:
@@ -143,7 +153,10 @@ def mask_of(case: Any) -> Any:
     if case["mask"] in ("whole", "of_heads"):
         heads = case["heads"] if case["mask"] == "of_heads" else 1
         mask = chosen(case, (rows, heads, *lengths), 2) == 1
-        mask[..., 0] |= case["use"] == "in_order"  # this kernel promises nothing without a key
+        mask[..., 0] |= case["use"] in (
+            "cudnn",
+            "xla",
+        )  # this kernel promises nothing without a key
         return mask
 
     def segments(n: int) -> Any:
@@ -153,55 +166,54 @@ def mask_of(case: Any) -> Any:
     return SegmentMask(*map(segments, lengths), case["mask"] == "causal", case["window"] or None)
 
 
-def _einsum(equation: str, *arrays: Any) -> Any:
-    return jnp.einsum(equation, *arrays, preferred_element_type=jnp.float32)
+def whole(mask: Any) -> Any:
+    return mask.whole() if isinstance(mask, SegmentMask) else mask
 
 
-def _learned(case: Any, vector: Any, einsum: Any = kernels.products.einsum_float32) -> Any:
-    """Return the bias, as a function of distances, and the score function, or None."""
-    slopes, additive = vector[:, :1, None].astype(jnp.float32), functional.attention.additive_scores
+def _learned(case: Any, vector: Any) -> Any:
+    """Return the bias, as a function of distances, or None, and the score function."""
+    slopes = vector[:, :1, None].astype(jnp.float32)
     bias = (lambda apart: slopes * apart) if case["score"] == "biased" else None
-    score = jax.tree_util.Partial(partial(additive, einsum=einsum), vector=vector)
-    return bias, score if case["score"] == "additive" else None
+    additive = jax.tree_util.Partial(functional.attention.additive_scores, vector=vector)
+    return bias, additive if case["score"] == "additive" else preset.PRODUCTS
 
 
 def attention(case: Any, query: Query, key: Key, value: Value, vector: Vector) -> Any:
     mask, (bias, score), (rate, drop) = mask_of(case), _learned(case, vector), case["dropout"]
     if not (getattr(mask, "is_narrow", False) or case["kernel"].startswith("long_rows")):
-        mask = kernels.attention._whole(mask)
-    options: Any = {"dropout_rate": rate, "dropout_key": drop, "kernels": case["kernels"]}
-    arrays = query, key, value, mask
-    return kernels.attention.attention(*arrays, bias=bias, score=score, **options)
+        mask = whole(mask)
+    options: Any = {"score": score, "dropout_rate": rate, "dropout_key": drop}
+    heads, rows = case["preset"].attention(query, key, value, mask, bias, **options)
+    return heads if rows is None else jnp.where(rows[..., None], heads, 0)
 
 
 def cached(case: Any, query: Query, key: Key, value: Value, vector: Vector) -> Any:
     """Attend to what decoding keeps, as each layout of a cache does."""
-    forms, mask, (bias, score) = kernels.attention, mask_of(case), _learned(case, vector)
-    at = key.shape[1] // 2
-    added = None if bias is None else bias(distances(query.shape[1], key.shape[1]))
-    if case["use"] == "in_order":
-        return forms.fused_cached_attention(query, key, value, mask)
+    forms, mask, (bias, score) = kernels.cached_attention, mask_of(case), _learned(case, vector)
+    if case["use"] in ("cudnn", "xla"):
+        return forms.fused_cached_attention(query, key, value, mask, None, case["use"])
+    at, dtype = key.shape[1] // 2, case["preset"].cache_dtype(case["dtype"])
+    key, value = (x.astype(dtype).swapaxes(1, 2) for x in (key, value))
+    added = None if bias is None else bias(distances(query.shape[1], key.shape[2]))
     if case["use"] == "stacked":
-        stacked = key.swapaxes(1, 2), value.swapaxes(1, 2)
-        new, old = zip(*((x[:, :, at, None], x.at[:, :, at].set(7)) for x in stacked), strict=True)
+        pairs = ((x[:, :, at, None], x.at[:, :, at].set(7)) for x in (key, value))
+        new, old = zip(*pairs, strict=True)
         return forms.attention_with_new(query, old, new, at, mask, bias=added, score=score)
 
-    def part(places: slice) -> Any:
-        arrays = key[:, places].transpose(0, 2, 3, 1), value[:, places].swapaxes(1, 2)
-        return forms.Kept(*arrays, mask[..., places], None if bias is None else added[..., places])
+    def part(*places: int | None) -> Any:
+        at = slice(*places)
+        arrays = key[:, :, at].swapaxes(2, 3), value[:, :, at], mask[..., at]
+        return forms.Kept(*arrays, None if bias is None else added[..., at])
 
-    if case["use"] == "before":
-        return forms.attention_to_both(query, part(slice(at)), part(slice(at, None)), score=score)
-    *whole, added = part(slice(None))
-    return forms.cached_attention(query, *whole, bias=added, score=score)
+    parts = [part(at), part(at, None)] if case["use"] == "in_parts" else [part(None)]
+    return forms.cached_attention(query, parts, score)
 
 
 def plain_attention(case: Any, query: Any, key: Any, value: Any, vector: Any) -> Any:
-    equations, mask = functional.attention, kernels.attention._whole(mask_of(case))
+    equations, mask = functional.attention, whole(mask_of(case))
     key, value = (equations.repeat_heads(x, case["heads"]) for x in (key, value))
-    bias, score = _learned(case, vector, _einsum)
-    scores = _einsum("bqhd,bkhd->bhqk", equations.scaled(query), key)
-    scores = scores if score is None else score(query, key)
+    bias, score = _learned(case, vector)
+    scores = score(query, key)
     scores += 0 if bias is None else bias(distances(query.shape[1], key.shape[1]))
     weights = equations.masked_softmax(scores, mask)
     weights = functional.dropout.dropout(weights, *case["dropout"])
@@ -217,61 +229,59 @@ plain_cached = plain_attention
 
 
 def products(case: Any, x: X, matrix: Float[Array, "width width_out"]) -> Any:
-    forms, form, use = kernels.products, case["kernels"].products, case["use"]
+    forms, use = case["preset"], case["use"]
     rows = jax.lax.optimization_barrier(matrix.T)  # outside of the product, as XLA refuses some
     if "logits" in use:
-        return getattr(forms, use)(x, rows, form)
-    weights = forms.Transposed(rows) if use == "transposed" else matrix
+        return getattr(forms, use)(x, rows)
+    weights = kernels.products.Transposed(rows) if use == "transposed" else matrix
     has_x = chosen(case, (*x.shape[:2], 1), 2) == 1 if use == "rows" else None
-    return forms.linear(x, weights, matrix[0] if use == "bias" else None, form, has_x)
+    return forms.linear(x, weights, matrix[0] if use == "bias" else None, has_x)
 
 
 def plain_products(case: Any, x: Any, matrix: Any) -> Any:
-    product, has_x = _einsum("bti,io->bto", x, matrix), chosen(case, (*x.shape[:2], 1), 2) == 1
+    product = jnp.einsum("bti,io->bto", x, matrix, preferred_element_type=jnp.float32)
     product = product if "logits" in case["use"] else product.astype(x.dtype)
+    has_x = chosen(case, (*x.shape[:2], 1), 2) == 1
     product = jnp.where(has_x, product, 0) if case["use"] == "rows" else product
     return product + matrix[0] if case["use"] == "bias" else product
 
 
-def loss(case: Any, x: X, embedding: Float32[Array, "vocab width"]) -> Any:
-    choice, forms, noise = case["kernels"], kernels.products, case["noise"]
-    product = forms.rounded_logits if choice.logits == "rounded" else forms.pre_softmax_logits
-    guess = partial(forms.target_logits, embedding=embedding)
-    guess = guess if choice.loss == "within_the_product" else None
-
-    def logits(x: Any) -> Any:
-        return noise(product(x, embedding), DOCUMENTED)
-
-    def normalizer(*given: Any) -> Any:
-        total, mean = kernels.normalizer.NORMALIZERS[choice.loss](*given)
-        # Probabilities are as exact as the logarithm of their sum, which is in float32.
-        error = (noise(total) - total) * (EPSILON["float32"] / EPSILON[case["dtype"]])
-        return total + jnp.clip(error, -1, 1), mean
-
-    given = chosen(case, x.shape[:2], case["vocab"]), case["rate"], 1, normalizer, guess
-    return functional.loss.projected_cross_entropy(x, logits, *given)
+def losses(case: Any, x: X, embedding: Float32[Array, "vocab width"]) -> Any:
+    targets = chosen(case, x.shape[:2], case["vocab"])
+    is_training = case["kernel"].endswith("in training")
+    arrays = x, embedding, None, targets
+    return case["preset"].losses(*arrays, case["rate"], is_training=is_training)
 
 
-def norm(case: Any, x: X, scale: Learned, bias: Learned) -> Any:
-    form, parameters = case["kernels"].norms, (scale, bias, case["epsilon"])
-    if form == "plain":
-        return plain_normalization.layer_norm(case["noise"](x, DOCUMENTED), *parameters)
-    return normalization.layer_norm(x, *parameters, form == "with_products")
+def plain_losses(case: Any, x: Any, embedding: Any) -> Any:
+    targets, noise = chosen(case, x.shape[:2], case["vocab"]), case["noise"]
+    logits = noise(reference.logits(x, embedding), DOCUMENTED)
+    total = jax.nn.logsumexp(logits, axis=-1)
+    # Probabilities are as exact as the logarithm of their sum, which is in float32: the derivative
+    # by a logit is its probability times the exponential of the error.
+    error = (noise(total) - total) * (EPSILON["float32"] / EPSILON[case["dtype"]])
+    error = jax.lax.stop_gradient(jnp.clip(error, -1, 1))
+    error *= 1 + total - jax.lax.stop_gradient(total)
+    both = functional.loss.label_smoothed_cross_entropy(logits, targets, case["rate"])
+    return tuple(one + error for one in both)
+
+
+def layer_norm(case: Any, x: X, scale: Learned, bias: Learned) -> Any:
+    x = case["noise"](x, DOCUMENTED)
+    return case["preset"].layer_norm(x, scale, bias, case["epsilon"])
 
 
 def activation(case: Any, x: X) -> Any:
     function = named_functions.elementwise(tables.ACTIVATIONS[case["use"]])
-    return kernels.recomputed.activation_of(function, case["kernels"].activations)(x)
+    return (case["preset"].relu if function is jax.nn.relu else function)(x)
 
 
 def dropout(case: Any, x: X) -> Any:
-    is_kept = case["kernels"].dropout == "kept"
-    drop = functional.dropout.dropout if is_kept else kernels.recomputed.dropout_found_again
-    return drop(x, *case["dropout"])
+    return case["preset"].dropout(x, *case["dropout"])
 
 
 def greatest(case: Any, logits: Float[Array, "batch length vocab"]) -> Any:
-    choices, form = _choices(case, logits), case["kernels"]
+    choices, form = _choices(case, logits), case["preset"]
     greedy = (form.greatest or reductions.argmax_and_logsumexp)(logits, choices)
     best = reductions.top_k(choices, min(4, case["vocab"]))
     return greedy, best, form.normalizer(logits)
@@ -297,7 +307,7 @@ def _stack(case: Any) -> LayerStack:
 
 def layers(case: Any, x: X, **params: Any) -> Any:
     """Apply a stack of layers, as for derivatives."""
-    context = Context(deterministic=False, kernels=case["kernels"])
+    context = Context(deterministic=False, kernels=case["preset"])
     variables = {"params": unflatten_dict(params, sep="/")}
     return _stack(case).apply(variables, x, context, rngs={"dropout": jax.random.key(0)})
 
@@ -310,6 +320,6 @@ def updates(case: Any, x: X) -> Any:
     optimizer, average = recipe.make_optimizer(config, {}), params if rate else None
     now: Any = state.TrainState(zero, params, optimizer.init(params), zero, zero, average)
     for factor in (1, -2, jnp.nan, 0.5):
-        given = factor * x, step.LossSums(*[jnp.float32(factor)] * 3), case["kernels"].updates
+        given = factor * x, step.LossSums(*[jnp.float32(factor)] * 3), case["preset"].finish
         now, metrics = step.update(config, optimizer, now, *given)
     return now, metrics

@@ -80,14 +80,16 @@ _SHORT = _FUSED | {"heads": (2,), "groups": (2,), "mask": ("self", "causal", "cr
 _LONG = {"mask": ("self", "causal", "cross"), "score": ("products",)}
 # Splash adds greatest scores and the logarithms of sums.
 _SPLASH = _LONG | _PLAIN | {"window": (0,), "factor": (1.0, 1e-20, 30.0)}
+_BFLOAT16 = {"dtype": ("bfloat16",)}
 _FEW = {"mask": ("whole",), "keys": (8, 17, 33), "length": (1, 2, 4), "rate": (0.0,)}
-_CACHED = _FEW | {"use": ("turned", "before", "stacked")}
-_IN_ORDER = _FUSED | _FEW | {"use": ("in_order",)}
+_CACHED = _FEW | {"use": ("turned", "in_parts")}
+_STACKED = _FEW | {"use": ("stacked",), "length": (1,)}
+_IN_ORDER = _FUSED | _FEW
 # In attention, float64 is not exact. In products, large terms overflow in one order, and not in
 # another.
 _LARGE = {"factor": (1.0, 1e-20, 30.0, 1e6, 1e18, 1e37)}
 _LINEAR = "linear", "bias", "rows", "transposed"
-_PRODUCTS = {"use": (*_LINEAR, "pre_softmax_logits", "next_token_logits")}
+_PRODUCTS = {"use": (*_LINEAR, "logits", "next_logits")}
 _ACTIVATIONS = _LARGE | {"use": ("relu", "gelu", "silu")}
 # This kernel adds the logit of the target to a logarithm. A rounding of a logit of 1e8 is 8 there.
 _SMALL = {"factor": (1.0, 1e-20, 30.0)}
@@ -98,29 +100,35 @@ _UPDATES = {"use": ("adam", "lion"), "dtype": ("float32",)}
 _GREATEST = {"dtype": ("float32",), "rate": (0.0, 0.7, 1.0)}
 
 _TABLE = {
-    "attention=xla, attention=xla_fused, short_rows=as_others": Kernel("attention"),
-    "attention=cudnn": Kernel("attention", _FUSED, RESULT),
-    "attention=cudnn by XLA": Kernel("attention", _FUSED),
-    "attention=cudnn short_rows=at_once": Kernel("attention", _SHORT),
-    "long_rows=blockwise": Kernel("attention", _LONG, RESULT),
-    "long_rows=splash": Kernel("attention", _SPLASH, RESULT),
-    "cached_attention=xla": Kernel("cached", _CACHED),
-    "cached_attention=cudnn, cached_attention=cudnn by XLA": Kernel("cached", _IN_ORDER),
-    "products=plain, products=fused, products=float32_results": Kernel("products", _PRODUCTS),
-    "layers=loop, layers=unrolled": Kernel("layers", _LAYERS),
-    "loss=in_passes, loss=in_one_pass, logits=float32": Kernel("loss"),
-    "loss=within_the_product": Kernel("loss", _SMALL),
-    "logits=rounded": Kernel("loss", _NEAR, LOGITS),
-    "norms=plain, norms=kept_moments": Kernel("norm", _LARGE),
-    "norms=with_products": Kernel("norm", {"dtype": ("bfloat16",)}, SUMS),
-    "activations=plain, activations=from_results": Kernel("activation", _ACTIVATIONS),
-    "dropout=kept, dropout=found_again": Kernel("dropout", _LARGE),
-    "updates=in_turn, updates=at_once": Kernel("updates", _UPDATES),
-    "greatest=in_blocks, greatest=in_one_pass": Kernel("greatest", _GREATEST),
+    "attention of REFERENCE, attention of CPU, attention of TPU": Kernel("attention"),
+    "attention of CPU_BFLOAT16": Kernel("attention", _BFLOAT16),
+    "attention of CUDNN_GPU": Kernel("attention", _FUSED, RESULT),
+    "attention of CUDNN_GPU by XLA": Kernel("attention", _FUSED),
+    "short_rows of CUDNN_GPU": Kernel("attention", _SHORT),
+    "long_rows of CPU": Kernel("attention", _LONG, RESULT),
+    "long_rows of TPU": Kernel("attention", _SPLASH, RESULT),
+    "cached of CPU": Kernel("cached", _CACHED),
+    "cached of CPU_BFLOAT16": Kernel("cached", _CACHED | _BFLOAT16),
+    "cached of CUDNN_GPU": Kernel("cached", _STACKED),
+    "cached of CUDNN_GPU_FEW_QUERIES": Kernel("cached", _IN_ORDER | {"use": ("cudnn",)}),
+    "cached of CUDNN_GPU_FEW_QUERIES by XLA": Kernel("cached", _IN_ORDER | {"use": ("xla",)}),
+    "products of CPU, products of GPU, products of TPU": Kernel("products", _PRODUCTS),
+    "products of CPU_BFLOAT16": Kernel("products", _PRODUCTS | _BFLOAT16),
+    "layers of CPU, layers of GPU, layers of TPU": Kernel("layers", _LAYERS),
+    "losses of REFERENCE, losses of CPU, losses of GPU": Kernel("losses"),
+    "losses of CPU_BFLOAT16": Kernel("losses", _BFLOAT16),
+    "losses of TPU": Kernel("losses", _SMALL),
+    "losses of GPU in training": Kernel("losses", _NEAR, LOGITS),
+    "layer_norm of CPU, layer_norm of GPU": Kernel("layer_norm", _LARGE),
+    "layer_norm of TPU_BFLOAT16": Kernel("layer_norm", _BFLOAT16, SUMS),
+    "activation of CPU, activation of GPU": Kernel("activation", _ACTIVATIONS),
+    "dropout of CPU, dropout of GPU": Kernel("dropout", _LARGE),
+    "updates of CPU, updates of GPU": Kernel("updates", _UPDATES),
+    "greatest of CPU, greatest of GPU": Kernel("greatest", _GREATEST),
 }
 KERNELS = {name: kernel for names, kernel in _TABLE.items() for name in names.split(", ")}
-"""The kernels, by the choices in `kernels.choice.Kernels`."""
-OF_GPUS = "attention=cudnn", "cached_attention=cudnn"
+"""The kernels, by what they compute and the preset in `kernels.choice` that they are from."""
+OF_GPUS = "attention of CUDNN_GPU", "cached of CUDNN_GPU_FEW_QUERIES"
 
 
 def generate(rng: np.random.Generator, index: int) -> Case:
@@ -140,10 +148,9 @@ def is_valid(case: Case) -> bool:
     has_window = window == 0 or (mask in ("self", "causal") and not case["rate"])
     is_taken = all(case[name] in values for name, values in takes.items())
     has_groups = case["heads"] % case["groups"] == 0
-    is_one_of_stack = case["use"] != "stacked" or case["length"] == 1
-    is_summed = case["use"] != "before" or case["factor"] <= 30  # as in splash
+    is_summed = case["use"] != "in_parts" or case["factor"] <= 30  # as in splash
     is_stable = _is_stable(case)
-    return has_window and is_taken and has_groups and is_one_of_stack and is_summed and is_stable
+    return has_window and is_taken and has_groups and is_summed and is_stable
 
 
 def _is_stable(case: Case) -> bool:
@@ -198,7 +205,7 @@ PART = Part(
     generate=generate,
     routes=lambda case: {case["kernel"]: [(OURS, "compute")]},
     compare=compare,
-    simplest={"kernel": "attention=xla", "seed": 0, **simplest_case(FIELDS)},
+    simplest={"kernel": "attention of CPU", "seed": 0, **simplest_case(FIELDS)},
     documented={kind: kind for kind in (RESULT, LOGITS, SUMS)},
     is_valid=is_valid,
     may_not_run=OF_GPUS,
