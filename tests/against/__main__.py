@@ -12,7 +12,7 @@ from contextlib import closing
 from functools import partial
 from importlib import import_module
 
-from tests.against.environment import installed_version, pinned_versions, python_with_programs
+from tests.against.environment import INSTALLED, pinned_versions, python_with_programs
 from tests.against.part import (
     Case,
     Difference,
@@ -77,7 +77,7 @@ def main() -> int:
     parts = {name: import_module(f"tests.against.{name}.part").PART for name in arguments.parts}
     if arguments.case is not None:
         return 0 if all(repeat_case(part, arguments.case) for part in parts.values()) else 1
-    versions = (f"{name} {installed_version(name) or 'missing'}" for name in pinned_versions())
+    versions = (f"{name} {INSTALLED.get(name, 'missing')}" for name in pinned_versions())
     print(f"seed {arguments.seed}; {', '.join(versions)}", flush=True)
     end = time.monotonic() + 60 * arguments.minutes
 

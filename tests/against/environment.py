@@ -3,13 +3,15 @@
 import subprocess
 import sys
 import venv
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import distributions
 from pathlib import Path
 
 from tests.programs import ROOT
 
 REQUIREMENTS = Path(__file__).with_name("requirements.txt")
 ENVIRONMENT = ROOT / ".venv-against"
+INSTALLED = {one.name: one.version.partition("+")[0] for one in distributions()}
+"""The version of each installed package, without its build, such as `+cpu`."""
 
 
 def pinned_versions() -> dict[str, str]:
@@ -18,20 +20,12 @@ def pinned_versions() -> dict[str, str]:
     return dict(line.split("==") for line in lines if line and not line.startswith("#"))
 
 
-def installed_version(package: str) -> str | None:
-    """Return the version of a package without its build, such as `+cpu`; None if it is missing."""
-    try:
-        return version(package).partition("+")[0]
-    except PackageNotFoundError:
-        return None
-
-
 def python_with_programs() -> str:
     """Return a Python that has the pinned versions: this one, or that of a new environment.
 
     A program that cannot be installed is reported later, as not run.
     """
-    has_all = all(installed_version(name) == pin for name, pin in pinned_versions().items())
+    has_all = pinned_versions().items() <= INSTALLED.items()
     if has_all or Path(sys.prefix) == ENVIRONMENT:
         return sys.executable
     python = ENVIRONMENT / "bin" / "python"

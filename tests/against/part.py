@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple, TypeAlias
 
@@ -215,10 +214,3 @@ def compare_cases(
                 if found[0] == "different" and row[found] == 1:
                     report(name, *runner.shrunk(case, name, outcome))
     return rows
-
-
-def scratch(folder: str, *names: str) -> Path:
-    """Return a folder within the folder of a case."""
-    path = Path(folder, *names)
-    path.mkdir(parents=True, exist_ok=True)
-    return path

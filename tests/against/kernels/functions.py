@@ -21,7 +21,7 @@ from t2t_jax import Context, LayerStack, functional, kernels
 from t2t_jax.config import Config, DecoderOnlyConfig, ParallelConfig, TrainingConfig, tables
 from t2t_jax.decoding.search import reductions
 from t2t_jax.functional.masks import SegmentMask, distances
-from t2t_jax.kernels import choice, preset, reference
+from t2t_jax.kernels import choice, reference
 from t2t_jax.modules import named_functions
 from t2t_jax.parallel import axes, mesh
 from t2t_jax.training import recipe, state, step
@@ -38,6 +38,7 @@ jax.config.update("jax_default_device", jax.devices("cpu")[0])
 
 FUSED = kernels.attention.fused_attention
 PRESETS = vars(choice) | vars(reference)
+MESH = mesh.make_mesh(ParallelConfig(data=1))
 
 X = Float[Array, "batch length width"]
 Query = Float[Array, "batch length heads width"]
@@ -57,26 +58,28 @@ def compute(case: Any, folder: str) -> Any:
     Of three draws, the first is exact. The second has inputs that differ by a rounding, and the
     third the rounding that the kernel is documented for.
     """
-    is_of_gpu = case["kernel"] in OF_GPUS
+    kernel, is_of_gpu = case["kernel"], case["kernel"] in OF_GPUS
     if is_of_gpu and jax.default_backend() != "gpu":
         return NotRun("needs an NVIDIA GPU: cuDNN computes on no other device")
-    name, own = KERNELS[case["kernel"]].formula, EPSILON[case["dtype"]]
+    name, own = KERNELS[kernel].formula, EPSILON[case["dtype"]]
     of_inputs = EPSILON["float32"] if name == "layer_norm" else own  # the dtype of its sums
     shares = (0.0, 0.0), (of_inputs, 0.0), (0.0, own)
     draws = [(*share, number) for number in range(1, NUM_DRAWS + 1) for share in shares]
 
-    keys = case["length"] if case["mask"] in ("self", "causal") else case["keys"]
-    case = case | {"keys": keys, "width_out": case["width_out"] or case["width"]}
     drop = functional.dropout.DropoutKey(jax.random.key(case["seed"]), case["seed"] % 7)
-    case |= {"dropout": (case["rate"], drop), "preset": PRESETS[case["kernel"].split()[2]]}
-    case |= {"implementation": "cudnn" if is_of_gpu else "xla"}
-    kernels.attention.fused_attention = partial(FUSED, implementation=case["implementation"])
+    case = case | {
+        "keys": case["length"] if case["mask"] in ("self", "causal") else case["keys"],
+        "width_out": case["width_out"] or case["width"],
+        "dropout": (case["rate"], drop),
+        "preset": PRESETS[kernel.split()[2]],
+    }
+    implementation = "cudnn" if is_of_gpu else "xla"
+    kernels.attention.fused_attention = partial(FUSED, implementation=implementation)
     function = globals()[name]
     arrays = arrays_of(case, function.__annotations__)
     # Kernels that the compiler cannot split need to know the devices.
-    is_whole = case["kernel"].startswith(("long_rows", "short_rows"))
-    known = axes.on_mesh(mesh.make_mesh(ParallelConfig(data=1)) if is_whole else None)
-    with known, jax.default_device(jax.devices()[0] if is_of_gpu else None):
+    devices = MESH if kernel.startswith(("long_rows", "short_rows")) else None
+    with axes.on_mesh(devices), jax.default_device(jax.devices()[0] if is_of_gpu else None):
         found = values_and_gradients(function, case, arrays)[0]
     case |= {"preset": reference.REFERENCE}
     formula = partial(values_and_gradients, globals().get(f"plain_{name}", function), case, arrays)
@@ -101,7 +104,7 @@ def values_and_gradients(
         arrays, derivatives = jax.tree.map(noise, arrays), {}
         # Only decoding has these, and their derivatives are refused: of products in bfloat16 by
         # XLA, and of attention to an odd number of keys by cuDNN.
-        is_forward = case["use"] in ("transposed", "next_logits", case["implementation"])
+        is_forward = case["use"] in ("transposed", "next_logits", "cudnn")
         if is_forward or KERNELS[case["kernel"]].formula in ("greatest", "updates"):
             results = jax.tree.leaves(call(**arrays))
         else:
@@ -163,11 +166,10 @@ def mask_of(case: Any) -> Any:
         numbers = np.sort(chosen(case, (rows, n), 3) + 1)
         return np.where(np.arange(n) < chosen(case, (rows, 1), n + 1), numbers, 0)
 
-    return SegmentMask(*map(segments, lengths), case["mask"] == "causal", case["window"] or None)
-
-
-def whole(mask: Any) -> Any:
-    return mask.whole() if isinstance(mask, SegmentMask) else mask
+    options = case["mask"] == "causal", case["window"] or None
+    mask = SegmentMask(*map(segments, lengths), *options)
+    is_whole = not (mask.is_narrow or case["kernel"].startswith("long_rows"))
+    return mask.whole() if is_whole else mask
 
 
 def _learned(case: Any, vector: Any) -> Any:
@@ -175,13 +177,11 @@ def _learned(case: Any, vector: Any) -> Any:
     slopes = vector[:, :1, None].astype(jnp.float32)
     bias = (lambda apart: slopes * apart) if case["score"] == "biased" else None
     additive = jax.tree_util.Partial(functional.attention.additive_scores, vector=vector)
-    return bias, additive if case["score"] == "additive" else preset.PRODUCTS
+    return bias, additive if case["score"] == "additive" else kernels.preset.PRODUCTS
 
 
 def attention(case: Any, query: Query, key: Key, value: Value, vector: Vector) -> Any:
     mask, (bias, score), (rate, drop) = mask_of(case), _learned(case, vector), case["dropout"]
-    if not (getattr(mask, "is_narrow", False) or case["kernel"].startswith("long_rows")):
-        mask = whole(mask)
     options: Any = {"score": score, "dropout_rate": rate, "dropout_key": drop}
     heads, rows = case["preset"].attention(query, key, value, mask, bias, **options)
     return heads if rows is None else jnp.where(rows[..., None], heads, 0)
@@ -210,7 +210,8 @@ def cached(case: Any, query: Query, key: Key, value: Value, vector: Vector) -> A
 
 
 def plain_attention(case: Any, query: Any, key: Any, value: Any, vector: Any) -> Any:
-    equations, mask = functional.attention, whole(mask_of(case))
+    equations, mask = functional.attention, mask_of(case)
+    mask = mask.whole() if isinstance(mask, SegmentMask) else mask
     key, value = (equations.repeat_heads(x, case["heads"]) for x in (key, value))
     bias, score = _learned(case, vector)
     scores = score(query, key)
@@ -247,10 +248,8 @@ def plain_products(case: Any, x: Any, matrix: Any) -> Any:
 
 
 def losses(case: Any, x: X, embedding: Float32[Array, "vocab width"]) -> Any:
-    targets = chosen(case, x.shape[:2], case["vocab"])
-    is_training = case["kernel"].endswith("in training")
-    arrays = x, embedding, None, targets
-    return case["preset"].losses(*arrays, case["rate"], is_training=is_training)
+    arrays = x, embedding, None, chosen(case, x.shape[:2], case["vocab"]), case["rate"]
+    return case["preset"].losses(*arrays, is_training="training" in case["kernel"])
 
 
 def plain_losses(case: Any, x: Any, embedding: Any) -> Any:
@@ -267,8 +266,8 @@ def plain_losses(case: Any, x: Any, embedding: Any) -> Any:
 
 
 def layer_norm(case: Any, x: X, scale: Learned, bias: Learned) -> Any:
-    x = case["noise"](x, DOCUMENTED)
-    return case["preset"].layer_norm(x, scale, bias, case["epsilon"])
+    noisy = case["noise"](x, DOCUMENTED)
+    return case["preset"].layer_norm(noisy, scale, bias, case["epsilon"])
 
 
 def activation(case: Any, x: X) -> Any:

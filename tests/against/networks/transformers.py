@@ -12,14 +12,14 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from tests.against.networks import part
-from tests.against.part import Case, scratch
+from tests.against.part import Case
 
 _STEPS, _RATE = 10, 0.02
 
 
 def make(case: Case, folder: str) -> np.ndarray:
     """Write a random model, and return its log-probabilities."""
-    place, kind = scratch(folder, "theirs"), case["format"].replace("m2m100", "m2m_100")
+    place, kind = Path(folder, "theirs"), case["format"].replace("m2m100", "m2m_100")
     model = _auto(case).from_config(AutoConfig.for_model(kind, **_fields(case)))
     rng = np.random.default_rng(case["seed"])
     with torch.no_grad():
@@ -39,7 +39,7 @@ def exported(case: Case, folder: str, name: str = "exported", model: Any = None)
       name: the folder of the model.
       model: the model; None is for the one in the folder.
     """
-    place = scratch(folder, name)
+    place = Path(folder, name)
     model = model or _auto(case).from_pretrained(place, dtype=torch.float32)
     with torch.no_grad():  # in float64, as roundings of two programs may add up
         logits, _ = _outputs(model.double(), case, place)
@@ -48,8 +48,8 @@ def exported(case: Case, folder: str, name: str = "exported", model: Any = None)
 
 def trained(case: Case, folder: str) -> np.ndarray:
     """Train an export, write it, and return its log-probabilities."""
-    place = scratch(folder, "trained")
-    shutil.copytree(scratch(folder, "exported"), place, dirs_exist_ok=True)
+    place = Path(folder, "trained")
+    shutil.copytree(Path(folder, "exported"), place, dirs_exist_ok=True)
     model = _auto(case).from_pretrained(place, dtype=torch.float32)
     optimizer = torch.optim.Adam(model.parameters(), _RATE)
     for step in range(_STEPS):
