@@ -42,7 +42,7 @@ _FIELDS: Fields = {
     "model.d_model": [8, 16],
     "model.num_heads": [1, 2, 4],
     "model.d_ff": [8, 12, 24],
-    **dict.fromkeys(("model.num_encoder_layers", "model.num_decoder_layers"), [1, 2]),
+    **dict.fromkeys(("model.num_encoder_layers", "model.num_decoder_layers"), (1, 2)),
     "model.norm_order": ["post", "pre"],
     "model.norm": ["layer", "layer", "rms"],
     "model.norm_epsilon": [1e-6, 1e-5],
