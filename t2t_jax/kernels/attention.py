@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, DTypeLike, Float, Float32
+from jaxtyping import Array, Bool, DTypeLike, Float, Float32, PyTree
 
 from t2t_jax.functional import masks
 from t2t_jax.functional.attention import ScaledProducts, masked_softmax, repeat_heads, scaled
@@ -125,7 +125,7 @@ def _softmax_over_allowed(
 
 
 @_softmax_over_allowed.defjvp
-def _softmax_tangent(primals: Any, tangents: Any) -> tuple[Array, Array]:
+def _softmax_tangent(primals: tuple[Array, ...], tangents: PyTree) -> tuple[Array, Array]:
     weights = _softmax_over_allowed(*primals)
     # JAX's own rule would read the mask, too.
     weighted = weights * tangents[0]

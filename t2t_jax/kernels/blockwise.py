@@ -10,11 +10,11 @@ of the sum would be rounded to the score.
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Float32, Int, Shaped, UInt32
+from jaxtyping import Array, Bool, Float, Float32, Int, PyTree, Shaped, UInt32
 
 from t2t_jax.functional.dropout import DropoutKey, hashes_at, mixed, threshold
 from t2t_jax.functional.masks import SegmentMask, window_mask
@@ -26,6 +26,8 @@ _BLOCK = 256
 # Blocks lie one after the other on the first axis.
 _Vectors: TypeAlias = Float[Array, "n b h block d"]
 _Segments: TypeAlias = Int[Array, "n b block"]
+_Sums: TypeAlias = Float32[Array, "n b h block 1"]
+_Residuals: TypeAlias = tuple["_Arrays", _Vectors, _Sums, _Sums]
 
 
 class _Arrays(NamedTuple):
@@ -88,7 +90,7 @@ def blockwise_attention(
     arrays = _Arrays(*vectors, *segments, bits, first_row, jnp.int32(0))
     lengths = query.shape[1], key.shape[1]
     options = _Options(mask.causal, mask.window, dropout_rate, *lengths)
-    heads = _attend(options, *arrays).transpose(1, 0, 3, 2, 4)  # [b, n, block, h, d]
+    heads = _attend(options, arrays).transpose(1, 0, 3, 2, 4)  # [b, n, block, h, d]
     batch, blocks, block = heads.shape[:3]
     return heads.reshape(batch, blocks * block, *heads.shape[3:])[:, : query.shape[1]]
 
@@ -101,22 +103,20 @@ def _blocks(x: Shaped[Array, "b t *rest"]) -> Shaped[Array, "n b ..."]:
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(options: _Options, *arrays: Any) -> _Vectors:
-    return _weighted_values(options, _tied(*arrays))[0]
+def _attend(options: _Options, arrays: _Arrays) -> _Vectors:
+    return _weighted_values(options, _tied(arrays))[0]
 
 
-def _tied(*arrays: Any) -> _Arrays:
+def _tied(arrays: _Arrays) -> _Arrays:
     """Return the arrays, each made to depend on all the others."""
     # Where layers are differentiated in a loop, JAX computes ahead of the loop what is the same in
     # all layers: the masks and places of all blocks, which together are the quadratic array that
     # must not exist. As the segments and the numbers of the blocks are made to depend on the
     # queries, masks and places are computed within the loop.
-    return _Arrays(*jax.lax.optimization_barrier(arrays))
+    return jax.lax.optimization_barrier(arrays)
 
 
-def _weighted_values(
-    options: _Options, arrays: _Arrays
-) -> tuple[_Vectors, tuple[Float32[Array, "n b h block 1"], Float32[Array, "n b h block 1"]]]:
+def _weighted_values(options: _Options, arrays: _Arrays) -> tuple[_Vectors, tuple[_Sums, _Sums]]:
     """Compute the weighted values, and a query's greatest score and sum of exponentials."""
 
     def of_queries(i: Int[Array, ""]) -> tuple[Array, tuple[Array, Array]]:
@@ -144,18 +144,18 @@ def _weighted_values(
     return jax.lax.map(of_queries, arrays.zero + jnp.arange(len(arrays.query)))
 
 
-def _forward(options: _Options, *arrays: Any) -> tuple[_Vectors, tuple[Any, ...]]:
-    heads, sums = _weighted_values(options, _tied(*arrays))
-    return heads, (_Arrays(*arrays), heads, *sums)
+def _forward(options: _Options, arrays: _Arrays) -> tuple[_Vectors, _Residuals]:
+    heads, sums = _weighted_values(options, _tied(arrays))
+    return heads, (arrays, heads, *sums)
 
 
-def _backward(options: _Options, residuals: tuple[Any, ...], cotangent: _Vectors) -> tuple:
+def _backward(options: _Options, residuals: _Residuals, cotangent: _Vectors) -> tuple[_Arrays]:
     arrays, heads, greatest, totals = residuals
-    arrays = _tied(*arrays)
+    arrays = _tied(arrays)
     # The derivative of softmax subtracts the sum over the keys of weight times its cotangent.
     shared = jnp.einsum("nbhqd,nbhqd->nbhq", cotangent, heads, preferred_element_type=jnp.float32)
 
-    def of_queries(so_far: tuple[Array, Array], i: Int[Array, ""]) -> tuple[Any, Array]:
+    def of_queries(so_far: tuple[Array, ...], i: Int[Array, ""]) -> tuple[PyTree, Array]:
         def add_keys(j: Int[Array, ""], so_far: tuple[Array, ...]) -> tuple[Array, ...]:
             query_bar, key_bar, value_bar = so_far
             scores, visible = _scores(options, arrays, i, j)
@@ -178,8 +178,8 @@ def _backward(options: _Options, residuals: tuple[Any, ...], cotangent: _Vectors
 
     start = (jnp.zeros(arrays.key.shape, jnp.float32), jnp.zeros(arrays.value.shape, jnp.float32))
     (key_bar, value_bar), query_bar = jax.lax.scan(of_queries, start, jnp.arange(len(arrays.query)))
-    key_bar = key_bar.astype(arrays.key.dtype)
-    return query_bar, key_bar, value_bar.astype(arrays.value.dtype), *[None] * 5
+    key_bar, value_bar = key_bar.astype(arrays.key.dtype), value_bar.astype(arrays.value.dtype)
+    return (_Arrays._make((query_bar, key_bar, value_bar, *[None] * 5)),)
 
 
 _attend.defvjp(_forward, _backward)

@@ -1,7 +1,7 @@
 """Sums and maxima of a row of logits, read once, for the loss and for greedy search."""
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -41,7 +41,7 @@ def in_one_pass(logits: Float32[Array, "*t v"]) -> LogAndMean:
     return most + jnp.log(total), plain / logits.shape[-1]
 
 
-def _added(one: Any, other: Any) -> tuple[Any, Any]:
+def _added(one: tuple[Array, ...], other: tuple[Array, ...]) -> tuple[Array, Array]:
     """Add up two sums of exponentials of differences, each with the number that is subtracted."""
     # The greater of both numbers stays, so that one of the sums is multiplied by 1: GPUs compute
     # exponentials at a quarter of the rate of other operations, and the other one is enough.
@@ -62,7 +62,7 @@ def greatest_in_one_pass(
       choices: the same scores, with -inf for the entries that may not be chosen.
     """
 
-    def add(one: Any, other: Any) -> Any:
+    def add(one: tuple[Array, ...], other: tuple[Array, ...]) -> tuple[Array, ...]:
         most, total = _added(one[:2], other[:2])
         is_first = (one[2] > other[2]) | ((one[2] == other[2]) & (one[3] < other[3]))
         best = (jnp.where(is_first, x, y) for x, y in zip(one[2:], other[2:], strict=True))

@@ -11,7 +11,7 @@ The kernels are written in Pallas, which makes Triton's of them.
 
 import functools
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +25,9 @@ _WIDTHS = 16, 32, 64
 """Widths of heads: powers of two, as Triton has them, from the smallest of a matrix unit on."""
 _HIDDEN = -1e30
 """The score of a key that a query may not attend to, before its weight is set to zero."""
+
+Ref: TypeAlias = Any
+"""A block of an array that a kernel reads or writes: Pallas has no public type for it."""
 
 
 def fits(
@@ -111,7 +114,7 @@ _attention.defvjp(_forward, _backward)
 
 def _call(
     kernel: Any, name: str, interpret: bool, arrays: tuple[Array, ...], results: tuple[Array, ...]
-) -> Any:
+) -> tuple[Array, ...]:
     """Call a kernel for every row and head.
 
     Args:
@@ -126,7 +129,7 @@ def _call(
     # The sizes of blocks are powers of two, as Triton has them.
     padded = [max(16, pallas.next_power_of_2(length)) for length in lengths]
 
-    def block(x: Array) -> Any:
+    def block(x: Array) -> pallas.BlockSpec:
         if x.dtype == jnp.int8:
             return pallas.BlockSpec((None, None, *padded), lambda row, _: (row, 0, 0, 0))
         whole = None, padded[lengths.index(x.shape[1])], None, width
@@ -145,7 +148,7 @@ def _call(
 
 
 def _forward_kernel(
-    scale: float, lengths: tuple[int, int], query: Any, key: Any, value: Any, mask: Any, output: Any
+    scale: float, lengths: tuple[int, int], query: Ref, key: Ref, value: Ref, mask: Ref, output: Ref
 ) -> None:
     num_queries, num_keys = lengths
     q, k, v = _read(query, num_queries), _read(key, num_keys), _read(value, num_keys)
@@ -153,7 +156,7 @@ def _forward_kernel(
     _write(output, _product(weights.astype(v.dtype), v), num_queries)
 
 
-def _backward_kernel(scale: float, lengths: tuple[int, int], *arrays: Any) -> None:
+def _backward_kernel(scale: float, lengths: tuple[int, int], *arrays: Ref) -> None:
     """Write the derivatives by the queries, keys and values."""
     query, key, value, mask, cotangent, by_query, by_key, by_value = arrays
     num_queries, num_keys = lengths
@@ -185,7 +188,7 @@ def _product(a: Float[Array, "m k"], b: Float[Array, "k n"]) -> Float[Array, "m 
     return jax.lax.dot(a, b, preferred_element_type=jnp.float32)
 
 
-def _read(ref: Any, *sizes: int) -> Array:
+def _read(ref: Ref, *sizes: int) -> Array:
     """Read a block, with zeros for elements beyond the sizes."""
     from jax.experimental.pallas import triton
 
@@ -193,13 +196,13 @@ def _read(ref: Any, *sizes: int) -> Array:
     return triton.load(ref, mask=mask, other=None if mask is None else 0)
 
 
-def _write(ref: Any, x: Float[Array, "n d"], size: int) -> None:
+def _write(ref: Ref, x: Float[Array, "n d"], size: int) -> None:
     from jax.experimental.pallas import triton
 
     triton.store(ref, x.astype(ref.dtype), mask=_within(ref, size))
 
 
-def _within(ref: Any, *sizes: int) -> Bool[Array, "n d"] | None:
+def _within(ref: Ref, *sizes: int) -> Bool[Array, "n d"] | None:
     """Return the mask of the valid elements of a block, or None if all are valid."""
     inside = [
         jax.lax.broadcasted_iota(jnp.int32, ref.shape, axis) < size
