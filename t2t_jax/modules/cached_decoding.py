@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, cast
 
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from t2t_jax.batch import Batch
 from t2t_jax.config import sections
@@ -97,9 +97,9 @@ class CachedDecoding(NetworkScoring):
         """Return the layout of keys and values in the cache."""
         return "turned"
 
-    def memory(self, params: Parameters, inputs: Any) -> Memory:
+    def memory(self, params: Parameters, inputs: PyTree) -> Memory:
         """See `DecodingModel.memory`."""
-        return self._cached("memory", params, inputs)
+        return self.network.clone(is_cached=True).apply({"params": params}, inputs, method="memory")
 
     def step(
         self,
@@ -112,11 +112,10 @@ class CachedDecoding(NetworkScoring):
         memory: Memory,
     ) -> tuple[Float[Array, "b k vocab"], cache.TransformerCache]:
         """See `DecodingModel.step`."""
-        return self._cached("step", params, tokens, positions, clock, ancestry_mask, cache, memory)
-
-    def _cached(self, method: str, params: Parameters, *arguments: Any) -> Any:
-        network = self.network.clone(is_cached=True)
-        return network.apply({"params": params}, *arguments, method=method)
+        network, variables = self.network.clone(is_cached=True), {"params": params}
+        return network.apply(
+            variables, tokens, positions, clock, ancestry_mask, cache, memory, method="step"
+        )
 
 
 @dataclass(frozen=True)

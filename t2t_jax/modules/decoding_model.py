@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, Int32
+from jaxtyping import Array, Bool, Float, Int, Int32, PyTree
 
 from t2t_jax.batch import Batch, Sequence, one_a_row, padded
 from t2t_jax.config.sections import Quantize
@@ -23,7 +23,7 @@ class SourceForm(Protocol):
     def blank(self, length: int) -> Source:
         """Return a placeholder source of some length."""
 
-    def padded(self, sources: SequenceOf[Source], rows: int, length: int) -> Any:
+    def padded(self, sources: SequenceOf[Source], rows: int, length: int) -> PyTree[np.ndarray]:
         """Return NumPy arrays with a source in each row; the rest is padding.
 
         Args:
@@ -32,7 +32,7 @@ class SourceForm(Protocol):
           length: positions s of a row.
         """
 
-    def inputs(self, arrays: Any) -> Any:
+    def inputs(self, arrays: PyTree[Array]) -> PyTree[Array]:
         """Return the input of the network, such as a `Sequence`, on a device.
 
         Args:
@@ -165,7 +165,7 @@ class DecodingModel(ScoringModel, Protocol):
             n.
         """
 
-    def memory(self, params: Parameters, inputs: Any) -> Memory:
+    def memory(self, params: Parameters, inputs: PyTree) -> Memory:
         """Compute the arrays of the sources for `step`, such as the encoder's output.
 
         Args:

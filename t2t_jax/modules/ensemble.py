@@ -5,11 +5,10 @@ from collections.abc import Iterable
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Float32, Int
+from jaxtyping import Array, Bool, Float, Float32, Int, PyTree
 
 from t2t_jax.batch import Batch
 from t2t_jax.config.sections import Quantize
@@ -66,7 +65,7 @@ class Ensemble:
         """See `DecodingModel.empty_cache`."""
         return tuple(member.empty_cache(rows, beam_size, room) for member in self.members)
 
-    def memory(self, params: Parameters, inputs: Any) -> tuple[Memory, ...]:
+    def memory(self, params: Parameters, inputs: PyTree) -> tuple[Memory, ...]:
         """See `DecodingModel.memory`."""
         return tuple(member.memory(own, inputs) for member, own in self._members_with(params))
 

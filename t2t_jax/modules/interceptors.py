@@ -7,10 +7,12 @@ not know this stack: it would reuse a program that was compiled under other inte
 import contextlib
 from collections.abc import Callable, Iterator
 from functools import lru_cache, partial, update_wrapper
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import jax
 from flax.linen.module import _global_interceptor_stack as _stack  # it has no public name
+
+_T = TypeVar("_T")
 
 Interceptors: TypeAlias = tuple[Callable[..., Any], ...]
 """Interceptors, the outermost `with` statement first."""
@@ -32,7 +34,7 @@ def only_interceptors(interceptors: Interceptors) -> Iterator[None]:
         _set(before)
 
 
-def in_other_thread(function: Callable[..., Any]) -> Callable[..., Any]:
+def in_other_thread(function: Callable[..., _T]) -> Callable[..., _T]:
     """Return a function that applies the caller's tracing context in the thread that calls it.
 
     The context is interceptors and `jax.default_matmul_precision`, both of which are per thread.
@@ -40,7 +42,7 @@ def in_other_thread(function: Callable[..., Any]) -> Callable[..., Any]:
     config: Any = jax.config
     interceptors, precision = current_interceptors(), config.jax_default_matmul_precision
 
-    def called(*args: Any) -> Any:
+    def called(*args: object) -> _T:
         with only_interceptors(interceptors), jax.default_matmul_precision(precision):
             return function(*args)
 
@@ -53,7 +55,7 @@ class InterceptedJit:
     Other attributes, such as `lower`, are those of `jax.jit` under the current interceptors.
     """
 
-    def __init__(self, function: Callable[..., Any], **options: Any) -> None:
+    def __init__(self, function: Callable[..., object], **options: Any) -> None:
         """Compile nothing yet.
 
         Args:
@@ -63,13 +65,13 @@ class InterceptedJit:
         update_wrapper(self, function)
 
         @lru_cache(maxsize=32)  # stacks, each of which keeps its programs in memory
-        def program(interceptors: Interceptors) -> Any:
+        def program(interceptors: Interceptors) -> jax.stages.Wrapped:
             # JAX finds programs by the function object, so each stack needs another object.
             return jax.jit(partial(function) if interceptors else function, **options)
 
         self._program = program
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         """Call the program for the current interceptors."""
         return self._program(current_interceptors())(*args, **kwargs)
 

@@ -1,12 +1,12 @@
 """The network of a config, for training and for decoding, by the row of its family."""
 
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 from jax.sharding import Mesh
 
 from t2t_jax.batch import BOS_ID, EOS_ID, PAD_ID
-from t2t_jax.config import Config, ModelConfig, families
+from t2t_jax.config import Config, ModelConfig, families, sections
 from t2t_jax.config.model import StartToken
 from t2t_jax.errors import UserError, quote
 from t2t_jax.kernels.choice import kernels_of
@@ -51,12 +51,14 @@ def build(
         raise UserError(f"vocab_size={quote(vocab_size)} is not a positive whole number")
     model = config.model if isinstance(config, Config) else config
     remat = config.parallel.remat if isinstance(config, Config) else "none"
-    return _network(model, int(vocab_size), remat=remat, kernels=kernels)
+    return _network(model, int(vocab_size), kernels, None, remat)
 
 
-def _network(model: ModelConfig, vocab_size: int, **options: Any) -> TokenNetwork:
+def _network(
+    model: ModelConfig, vocab_size: int, kernels: Kernels, mesh: Mesh | None, remat: sections.Remat
+) -> TokenNetwork:
     network = load(families.FAMILIES[model.architecture].network)
-    return cast(TokenNetwork, network(model, vocab_size, start_id(model), **options))
+    return network(model, vocab_size, start_id(model), remat=remat, kernels=kernels, mesh=mesh)
 
 
 def make_model(config: Config, vocab_size: int, mesh: Mesh | None) -> Network:
@@ -70,7 +72,7 @@ def make_model(config: Config, vocab_size: int, mesh: Mesh | None) -> Network:
     model, kernels = config.model, kernels_of(mesh, config.model.dtype)
     if config.parallel.backend == "pmap":  # each device has a program of its own
         mesh = None
-    return _network(model, vocab_size, remat=config.parallel.remat, kernels=kernels, mesh=mesh)
+    return _network(model, vocab_size, kernels, mesh, config.parallel.remat)
 
 
 def make_scoring_model(model: ModelConfig, vocab_size: int, mesh: Mesh | None) -> ScoringModel:
@@ -80,9 +82,8 @@ def make_scoring_model(model: ModelConfig, vocab_size: int, mesh: Mesh | None) -
       model: sizes and options of the network, `settled`, as for `make_model`.
       mesh: the devices that the network runs on; None means any; see `kernels_of`.
     """
-    scoring = load(families.FAMILIES[model.architecture].scoring)
-    kernels = kernels_of(mesh, model.dtype)
-    return cast(ScoringModel, scoring(_network(model, vocab_size, kernels=kernels, mesh=mesh)))
+    network = _network(model, vocab_size, kernels_of(mesh, model.dtype), mesh, "none")
+    return load(families.FAMILIES[model.architecture].scoring)(network)
 
 
 def make_decoding_model(model: ModelConfig, vocab_size: int, mesh: Mesh | None) -> DecodingModel:

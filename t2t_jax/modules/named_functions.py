@@ -10,12 +10,11 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, DTypeLike, Float
+from jaxtyping import Array, DTypeLike, Float, PyTree
 
 from t2t_jax.config import Config, ModelConfig
 from t2t_jax.config.registry import Entry
@@ -26,7 +25,7 @@ from t2t_jax.kernels.preset import Score
 
 
 def call(
-    entry: Entry, shape: Sequence[int], dtype: DTypeLike, *arrays: Array, **options: Any
+    entry: Entry, shape: Sequence[int], dtype: DTypeLike, *arrays: Array, **options: Array | float
 ) -> Array:
     """Call a named function on arrays, and check its result if a user registered the function.
 
@@ -129,20 +128,20 @@ def _problem(entry: Entry, axes: str, rule: str, model: ModelConfig, *, is_run: 
     arrays, learned = _random_arrays(entry, of_arrays, of_learned, sizes)
     options = {"epsilon": model.norm_epsilon} if rule == _RULES["norm"] else {}
 
-    def apply(shape: Sequence[int], arrays: Any, learned: Any) -> Array:
+    def apply(shape: Sequence[int], arrays: Sequence[Array], learned: Mapping[str, Array]) -> Array:
         return call(entry, shape, jnp.float32, *arrays, **learned, **options)
 
-    def one(arrays: Any, learned: Any, number: Array) -> Array:
+    def one(arrays: Sequence[Array], learned: Mapping[str, Array], number: Array) -> Array:
         indices = dict(zip(separate, jnp.unravel_index(number, counts), strict=True))
         parts = [_part(x, own, indices) for x, own in zip(arrays, of_arrays, strict=True)]
         of_part = {name: _part(x, of_learned, indices) for name, x in learned.items()}
         return apply([1 if a in separate else sizes[a] for a in of_result], parts, of_part)
 
     @jax.jit
-    def results(*given: Any) -> Any:
-        values, pullback = jax.vjp(partial(apply, shape), *given)
+    def results(arrays: Sequence[Array], learned: Mapping[str, Array]) -> PyTree[Array]:
+        values, pullback = jax.vjp(partial(apply, shape), arrays, learned)
         # A loop, not `vmap`, as kernels of a user may have no rule for that.
-        parts = jax.lax.map(partial(one, *given), jnp.arange(math.prod(counts)))
+        parts = jax.lax.map(partial(one, arrays, learned), jnp.arange(math.prod(counts)))
         return values, parts.reshape(shape), pullback(jnp.ones_like(values))
 
     try:

@@ -14,11 +14,10 @@ Matrices are as in the paper's formulas, x W: their first axis is the input's.
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
-from jaxtyping import Float32
+from jaxtyping import Array, Float32, PyTree
 
 from t2t_jax.errors import UserError
 
@@ -37,7 +36,7 @@ _LAST = {
 }
 
 
-def named_arrays(params: Mapping[str, Any]) -> dict[str, Float32[np.ndarray, "..."]]:
+def named_arrays(params: Mapping[str, PyTree]) -> dict[str, Float32[np.ndarray, "..."]]:
     """Copy the parameters to the host by name, with an array for each layer.
 
     Args:
@@ -54,7 +53,7 @@ def named_arrays(params: Mapping[str, Any]) -> dict[str, Float32[np.ndarray, "..
     return arrays
 
 
-def parameters_of(arrays: Arrays, like: Mapping[str, Any]) -> dict[str, Any]:
+def parameters_of(arrays: Arrays, like: Mapping[str, PyTree]) -> dict[str, PyTree]:
     """Build the training parameters from arrays by name.
 
     Args:
@@ -71,7 +70,7 @@ def parameters_of(arrays: Arrays, like: Mapping[str, Any]) -> dict[str, Any]:
     unused = set(arrays)
     for path, wanted in flatten_dict(like).items():
         names = list(_names(path, wanted.shape))
-        layers = [_taken(arrays, name, wanted, layer) for name, layer in names]
+        layers = [_taken(arrays, name, wanted.shape, layer) for name, layer in names]
         unused -= {name for name, _ in names}
         params[path] = layers[0] if names[0][1] is None else np.stack(layers)
     if unused:
@@ -79,7 +78,7 @@ def parameters_of(arrays: Arrays, like: Mapping[str, Any]) -> dict[str, Any]:
     return unflatten_dict(params)
 
 
-def parameter_table(params: Mapping[str, Any]) -> str:
+def parameter_table(params: Mapping[str, PyTree]) -> str:
     """Return the names, shapes and numbers of parameters as lines of text.
 
     Equal parameters of the layers of a stack share a line, as in
@@ -111,7 +110,7 @@ def parameter_table(params: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _parameters(params: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
+def _parameters(params: Mapping[str, PyTree]) -> Iterator[tuple[tuple[str, ...], Array]]:
     if not isinstance(params, Mapping) or "params" in params:
         raise UserError(
             "params are no parameters of a model; give translator.params, or the entry 'params' of "
@@ -122,11 +121,11 @@ def _parameters(params: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], An
     yield from flatten_dict(params).items()
 
 
-def _taken(arrays: Arrays, name: str, wanted: Any, layer: int | None) -> Float32[np.ndarray, "..."]:
+def _taken(arrays: Arrays, name: str, wanted: tuple[int, ...], layer: int | None) -> np.ndarray:
     """Return an array by name, or refuse a missing or wrongly shaped one."""
     if name not in arrays:
         raise UserError(f"there is no array {name}, which is a parameter of the model")
-    array, shape = arrays[name], tuple(wanted.shape if layer is None else wanted.shape[1:])
+    array, shape = arrays[name], wanted if layer is None else wanted[1:]
     if array.shape != shape:
         raise UserError(f"the array {name} has shape {array.shape}, and in the model {shape}")
     return np.asarray(array, np.float32)

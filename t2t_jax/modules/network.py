@@ -5,7 +5,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import jax
 from jax.sharding import Mesh
-from jaxtyping import Array, Int, Key
+from jaxtyping import Array, Int, Key, PyTree
 
 from t2t_jax.batch import Batch
 from t2t_jax.config import ModelConfig
@@ -29,15 +29,16 @@ class Network(Protocol):
     def config(self) -> ModelConfig:
         """Return the sizes and options of the network."""
 
-    def init(self, rngs: Any, *args: Any, **options: Any) -> Any:
+    def init(self, rngs: Key[Array, ""], batch: Batch, /, *, deterministic: bool) -> PyTree[Array]:
         """Make the variables before training (`flax.linen.Module.init`).
 
         Args:
           rngs: PRNG key of the initialisation.
-          options: `deterministic=True`.
+          batch: a batch like `example`.
+          deterministic: True.
         """
 
-    def apply(self, variables: Any, *args: Any, **options: Any) -> Any:
+    def apply(self, variables: PyTree, *args: object, **options: Any) -> Any:
         """Compute one of the network's methods (`flax.linen.Module.apply`).
 
         Args:
@@ -87,5 +88,4 @@ def abstract_parameters(model: Network, mesh: Mesh) -> parameters.Parameters:
     for stack in model.config.stacks:
         for attention in stack.attentions:
             attention.check_devices(mesh.shape["tensor"])
-    abstract: parameters.Parameters = axes.abstract_arrays(mesh, declared_parameters(model))
-    return abstract
+    return axes.abstract_arrays(mesh, declared_parameters(model))

@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from functools import cache, partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 import flax.linen as nn
 import jax
@@ -171,7 +171,7 @@ def initializer(declared: Parameter) -> Initializer:
     return lambda key, shape: declared.mean + normal(key, shape)
 
 
-def is_stacked(declared: Any) -> bool:
+def is_stacked(declared: object) -> TypeGuard[nn.LogicallyPartitioned]:
     """Return whether a parameter belongs to all layers of a stack: its first axis is the layer.
 
     Args:
@@ -180,7 +180,7 @@ def is_stacked(declared: Any) -> bool:
     return isinstance(declared, nn.LogicallyPartitioned) and declared.names[:1] == ("layers",)
 
 
-def is_matrix(declared: Any) -> bool:
+def is_matrix(declared: object) -> TypeGuard[MatrixBox]:
     """Return whether a parameter is a matrix, or a stack of matrices.
 
     Args:
@@ -189,7 +189,7 @@ def is_matrix(declared: Any) -> bool:
     return isinstance(declared, MatrixBox)
 
 
-def is_matrix_of_layers(declared: Any) -> bool:
+def is_matrix_of_layers(declared: object) -> bool:
     """Return whether a parameter is a stack of layers' matrices, not an embedding or projection."""
     return is_matrix(declared) and is_stacked(declared)
 
@@ -246,7 +246,7 @@ def transposed(params: Parameters, declared: Parameters) -> Parameters:
 
 
 def _with_boxes(
-    kinds: Any, convert: Callable[[Any, Array], Any], params: Parameters, declared: Parameters
+    kinds: Any, convert: Callable[..., Matrix], params: Parameters, declared: Parameters
 ) -> Parameters:
     return of_each(
         lambda box, x: convert(box, x) if isinstance(box, kinds) else x, declared, params

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import flax.linen as nn
 import jax.numpy as jnp
 from jax.sharding import Mesh
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from t2t_jax.batch import Batch, Sequence, check_ids, one_a_row
 from t2t_jax.config import ModelConfig, sections
@@ -80,7 +80,7 @@ class TokenNetwork(nn.Module):
             is_cached = self.is_cached and stack.reads_target
             setattr(self, name, LayerStack(config, stack, self.remat, is_cached))
 
-    def apply(self, variables: Any, *args: Any, **options: Any) -> Any:
+    def apply(self, variables: PyTree, *args: object, **options: Any) -> Any:
         """Apply the module with activations split over `mesh`; see `flax.linen.Module.apply`."""
         if self.mesh is None:
             return super().apply(variables, *args, **options)
@@ -181,7 +181,7 @@ class TokenNetwork(nn.Module):
         """Return the embeddings of tokens of targets (section 3.4), before positions are added."""
         return getattr(self, self.config.embeddings["target"])(tokens)
 
-    def embed_inputs(self, inputs: Any) -> Float[Array, "b s d_model"]:
+    def embed_inputs(self, inputs: PyTree) -> Float[Array, "b s d_model"]:
         """Return the embeddings of sources, before positions are added.
 
         Args:
@@ -192,7 +192,7 @@ class TokenNetwork(nn.Module):
         check_ids("inputs.tokens", inputs.tokens, size)
         return getattr(self, name)(inputs.tokens)
 
-    def encode(self, inputs: Any, base: Context | None = None) -> Float[Array, "b s d_model"]:
+    def encode(self, inputs: PyTree, base: Context | None = None) -> Float[Array, "b s d_model"]:
         """Return the output of the encoder, which the network must have.
 
         Args:
@@ -214,11 +214,10 @@ class TokenNetwork(nn.Module):
         return logits + self.output_bias if self.config.output_bias else logits
 
     def _decoded(
-        self, batch: Any, deterministic: bool, first_row: Int[Array, ""] | int
+        self, batch: object, deterministic: bool, first_row: Int[Array, ""] | int
     ) -> Float[Array, "b t d_model"]:
         """Check a batch, and return the input of the output projection at every target."""
-        is_batch = isinstance(batch, Batch)
-        if not (is_batch and hasattr(batch.inputs, "segments") and hasattr(batch[1], "segments")):
+        if not isinstance(batch, Batch) or not all(hasattr(side, "segments") for side in batch):
             raise UserError(
                 "the network is called without a batch of sentences; make one with "
                 "t2t_jax.Batch.of(inputs, targets)"
@@ -336,7 +335,7 @@ class Transformer(DecoderNetwork):
         x = self.with_positions("target", x, context)
         return self.decoder(self.embedding_dropout(x, context), context)
 
-    def memory(self, inputs: Any) -> TransformerMemory:
+    def memory(self, inputs: PyTree) -> TransformerMemory:
         """Encode the sources; see `DecodingModel.memory`."""
         mask = (inputs.segments != 0)[:, None, None, :]
         context = Context(inputs.positions, mask.shape[-1], mask, kernels=self.kernels)
