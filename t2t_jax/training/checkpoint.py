@@ -38,6 +38,7 @@ from typing import Any, TypeVar, cast
 
 import jax
 import orbax.checkpoint as ocp
+from jaxtyping import PyTree
 
 from t2t_jax.config import Config
 from t2t_jax.errors import UserError, warn
@@ -171,7 +172,7 @@ class Checkpoints:
         place = directory / str(step)
         items = _items(like)
 
-        def read() -> tuple[Any, Record]:
+        def read() -> tuple[dict[str, PyTree], Record]:
             record = origin.read_origin(reader, directory, self._identity, step)
             return storage.restore_arrays(reader, directory, step, items), record
 
@@ -277,7 +278,7 @@ class Checkpoints:
             self._last.wait_until_finished()
         return cast(int | None, self._last.latest_step())
 
-    def save_if_best(self, state: TrainState, score: float, measure: dict[str, Any]) -> bool:
+    def save_if_best(self, state: TrainState, score: float, measure: Record) -> bool:
         """Save the parameters if `score` is the best so far, and return whether they were saved.
 
         On return, the parameters and all states that were saved before are on the disk. A storage
@@ -316,7 +317,7 @@ class Checkpoints:
         self._best_score = {"score": score, "measure": measure}
         return saved
 
-    def _score_to_beat(self, measure: dict[str, Any]) -> float:
+    def _score_to_beat(self, measure: Record) -> float:
         """Return the best score so far; minus infinity if it has another measure."""
         if self._best_score is None:
             self._best_score = self._stored_score()
@@ -398,7 +399,7 @@ def _by_step(directory: Path) -> list[Path]:
     return sorted(named, key=lambda path: [int(part) for part in path.name.split(".")])
 
 
-def _items(state: TrainState) -> dict[str, Any]:
+def _items(state: TrainState) -> dict[str, PyTree]:
     progress = state._asdict()
     items = {"params": progress.pop("params"), "progress": progress}
     ema = progress.pop("ema")
@@ -406,7 +407,8 @@ def _items(state: TrainState) -> dict[str, Any]:
 
 
 def _arguments(
-    items: dict[str, Any], record: Record, **others: ocp.args.CheckpointArgs
+    items: dict[str, PyTree], record: Record, score: ocp.args.JsonSave | None = None
 ) -> ocp.args.Composite:
     arrays = {name: ocp.args.StandardSave(item) for name, item in items.items()}
-    return ocp.args.Composite(**arrays, **others, origin=ocp.args.JsonSave(record))
+    scores = {} if score is None else {"score": score}
+    return ocp.args.Composite(**arrays, **scores, origin=ocp.args.JsonSave(record))

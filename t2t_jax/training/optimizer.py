@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import flax.linen as nn
 import jax
@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import optax
 import optax.contrib
 from flax.traverse_util import flatten_dict, unflatten_dict
-from jaxtyping import Array, Float, Int, Int32
+from jaxtyping import Array, Float, Int, Int32, PyTree
+from optax import OptState
 
 from t2t_jax.config import TrainingConfig
 from t2t_jax.modules.parameters import (
@@ -21,9 +22,11 @@ from t2t_jax.modules.parameters import (
     of_each,
 )
 
-Keep: TypeAlias = Callable[[Any, Any], Any]
+_T = TypeVar("_T")
+
+Keep: TypeAlias = Callable[[OptState, OptState], OptState]
 """A function of the new and the old state of an optimizer that gives the state to go on with."""
-Updated: TypeAlias = tuple[Parameters, Any]
+Updated: TypeAlias = tuple[Parameters, OptState]
 """The directions of parameters, and the state of an optimizer after a step."""
 
 
@@ -39,8 +42,8 @@ class Optimizer(NamedTuple):
         can overwrite the old one in memory (`training.step`).
     """
 
-    init: Callable[[Parameters], Any]
-    update: Callable[[Parameters, Any, Parameters, Keep], Updated]
+    init: Callable[[Parameters], OptState]
+    update: Callable[[Parameters, OptState, Parameters, Keep], Updated]
 
 
 def from_optax(transformation: optax.GradientTransformation) -> Optimizer:
@@ -51,14 +54,14 @@ def from_optax(transformation: optax.GradientTransformation) -> Optimizer:
         optimizer by itself subtracts: give `optax.chain(optax.sgd(1.0), optax.scale(-1))`.
     """
 
-    def update(gradients: Parameters, state: Any, params: Parameters, keep: Keep) -> Updated:
+    def update(gradients: Parameters, state: OptState, params: Parameters, keep: Keep) -> Updated:
         directions, new = transformation.update(gradients, state, params)
         return directions, keep(new, state)
 
     return Optimizer(transformation.init, update)
 
 
-def bias_corrected(moments: Any, decay: float, updates: Int[Array, ""]) -> Any:
+def bias_corrected(moments: PyTree, decay: float, updates: Int[Array, ""]) -> PyTree:
     """Divide moments by their weights, 1 - decay^updates."""
     # Moments start at 0, so their weights do not add up to 1. A power that is rounded before it is
     # subtracted would lose most of its digits. At a decay of 0 the sum is 1, as it is in float32 at
@@ -77,7 +80,7 @@ def adam(config: TrainingConfig, declared: Parameters) -> Optimizer:
     beta1, beta2, epsilon = config.adam_beta1, config.adam_beta2, config.adam_epsilon
     moments = optax.scale_by_adam(beta1, beta2, epsilon)
 
-    def update(gradients: Parameters, state: Any, params: Parameters, keep: Keep) -> Updated:
+    def update(gradients: Parameters, state: OptState, params: Parameters, keep: Keep) -> Updated:
         state = keep(moments.update(gradients, state)[1], state)
         mean = bias_corrected(state.mu, beta1, state.count)
         square = bias_corrected(state.nu, beta2, state.count)
@@ -103,7 +106,7 @@ def with_weight_decay(optimizer: Optimizer, weight_decay: float, decayed: Parame
       weight_decay: the share of a parameter to subtract, times the learning rate.
     """
 
-    def update(gradients: Parameters, state: Any, params: Parameters, keep: Keep) -> Updated:
+    def update(gradients: Parameters, state: OptState, params: Parameters, keep: Keep) -> Updated:
         directions, state = optimizer.update(gradients, state, params, keep)
         decay = optax.add_decayed_weights(weight_decay, decayed)
         return decay.update(directions, decay.init(params), params)[0], state
@@ -124,7 +127,7 @@ def rescaled(
     def times(tree: Parameters, factors: Parameters) -> Parameters:
         return jax.tree.map(lambda x, factor: x if factor == 1 else x * factor, tree, factors)
 
-    def update(gradients: Parameters, state: Any, params: Parameters, keep: Keep) -> Updated:
+    def update(gradients: Parameters, state: OptState, params: Parameters, keep: Keep) -> Updated:
         enlarged = times(gradients, of_gradients)
         directions, state = optimizer.update(enlarged, state, params, keep)
         return times(directions, of_directions), state
@@ -152,8 +155,8 @@ def joined_parameters(some: Parameters, others: Parameters) -> Parameters:
 class ByKind(NamedTuple):
     """The states of two optimisers, each for its own parameters."""
 
-    matrices: Any
-    others: Any
+    matrices: PyTree
+    others: PyTree
 
 
 def by_kind(are_matrices: Parameters, of_matrices: Optimizer, of_others: Optimizer) -> Optimizer:
@@ -167,7 +170,7 @@ def by_kind(are_matrices: Parameters, of_matrices: Optimizer, of_others: Optimiz
     def init(params: Parameters) -> ByKind:
         return ByKind(*(one.init(x) for one, x in zip(both, split(params), strict=True)))
 
-    def update(gradients: Parameters, state: Any, params: Parameters, keep: Keep) -> Updated:
+    def update(gradients: Parameters, state: OptState, params: Parameters, keep: Keep) -> Updated:
         arguments = zip(split(gradients), state, split(params), strict=True)
         updated = [one.update(*each, keep) for one, each in zip(both, arguments, strict=True)]
         directions, states = zip(*updated, strict=True)
@@ -210,7 +213,7 @@ def _orthogonal_momentum() -> Optimizer:
     def init(params: Parameters) -> MomentumState:
         return MomentumState(jnp.zeros((), jnp.int32), optax.tree.zeros_like(params))
 
-    def update(gradients: Parameters, state: Any, params: Parameters, keep: Keep) -> Updated:
+    def update(gradients: Parameters, state: OptState, params: Parameters, keep: Keep) -> Updated:
         mean = optax.tree.update_moment(gradients, state.mean, _MOMENTUM, 1)
         state = keep(MomentumState(optax.safe_increment(state.updates), mean), state)
         ahead = jax.tree.map(
@@ -281,7 +284,7 @@ def adafactor(config: TrainingConfig, declared: Parameters) -> Optimizer:
     unfactored = _by_mean_squares(SquaresState, [()], lambda g, v: g * v**-0.5)
     scaled = by_kind(of_each(is_matrix, declared), factored, unfactored)
 
-    def update(gradients: Parameters, state: Any, params: Parameters, keep: Keep) -> Updated:
+    def update(gradients: Parameters, state: OptState, params: Parameters, keep: Keep) -> Updated:
         directions, state = scaled.update(gradients, state, params, keep)
         return jax.tree.map(_clipped, directions, are_stacked), state
 
@@ -289,7 +292,7 @@ def adafactor(config: TrainingConfig, declared: Parameters) -> Optimizer:
 
 
 def _by_mean_squares(
-    kind: Callable[..., Any], axes: Sequence[tuple[int, ...]], divided: Callable[..., Array]
+    kind: Callable[..., OptState], axes: Sequence[tuple[int, ...]], divided: Callable[..., Array]
 ) -> Optimizer:
     """Divide gradients by the roots of moving averages of their squares.
 
@@ -299,11 +302,11 @@ def _by_mean_squares(
       divided: the function of a gradient and its averages.
     """
 
-    def init(params: Parameters) -> Any:
+    def init(params: Parameters) -> OptState:
         averages = (_zeros_without(each, params) for each in axes)
         return kind(jnp.zeros((), jnp.int32), *averages)
 
-    def update(gradients: Parameters, state: Any, params: Parameters, keep: Keep) -> Updated:
+    def update(gradients: Parameters, state: OptState, params: Parameters, keep: Keep) -> Updated:
         updates = optax.safe_increment(state.updates)
         share = updates.astype(jnp.float32) ** -_EXPONENT  # 1 - decay
 
@@ -340,7 +343,7 @@ def _clipped(direction: Float[Array, "..."], is_stacked: bool) -> Float[Array, "
 def _zeros_without(axes: tuple[int, ...], params: Parameters) -> Parameters:
     """Return zeros of each parameter's shape without some axes, in boxes that name the others."""
 
-    def make(x: Any) -> Any:
+    def make(x: Array | nn.LogicallyPartitioned) -> Array | nn.LogicallyPartitioned:
         if isinstance(x, nn.LogicallyPartitioned):
             return nn.LogicallyPartitioned(make(x.value), _without(axes, x.names))
         return jnp.zeros(_without(axes, x.shape), x.dtype)
@@ -348,5 +351,5 @@ def _zeros_without(axes: tuple[int, ...], params: Parameters) -> Parameters:
     return jax.tree.map(make, params, is_leaf=lambda x: isinstance(x, nn.LogicallyPartitioned))
 
 
-def _without(axes: tuple[int, ...], sizes: tuple[Any, ...]) -> tuple[Any, ...]:
+def _without(axes: tuple[int, ...], sizes: tuple[_T, ...]) -> tuple[_T, ...]:
     return tuple(size for place, size in enumerate(sizes, -len(sizes)) if place not in axes)

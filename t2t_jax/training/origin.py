@@ -7,12 +7,12 @@ if its directory was renamed or copied.
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import orbax.checkpoint as ocp
-from jaxtyping import Array, UInt32
+from jaxtyping import Array, PyTree, UInt32
 
 from t2t_jax.config import Config, differences, format_differences, from_dict, to_dict
 from t2t_jax.errors import UserError
@@ -43,7 +43,7 @@ def seal(record: Record) -> Record:
     return {**record, _SEAL: digest(record)}
 
 
-def unseal(stored: Any, schema: Schema, place: Path) -> Record:
+def unseal(stored: Record, schema: Schema, place: Path) -> Record:
     """Return the record that `seal` sealed.
 
     Raises:
@@ -62,7 +62,7 @@ def unseal(stored: Any, schema: Schema, place: Path) -> Record:
 def make_origin(
     identity: Identity,
     step: int,
-    arrays: Mapping[str, Any],
+    arrays: Mapping[str, PyTree[Array]],
     *,
     for_safety: bool = False,
     window: Sequence[float] | None = None,
@@ -121,12 +121,12 @@ def read_origin(manager: Reader, directory: Path, identity: Identity, step: int)
     return origin
 
 
-def _checksums(arrays: Any) -> list[int]:
+def _checksums(arrays: PyTree[Array]) -> list[int]:
     return [int(each) for each in jax.device_get(_sums(arrays))]
 
 
 @jax.jit
-def _sums(arrays: Any) -> list[UInt32[Array, ""]]:
+def _sums(arrays: PyTree[Array]) -> list[UInt32[Array, ""]]:
     return [checksum(x) for x in jax.tree.leaves(arrays)]
 
 
@@ -143,7 +143,7 @@ def checksum(x: Array) -> UInt32[Array, ""]:
     return (bits * (2 * place + 1)).sum(dtype=jnp.uint32)
 
 
-def check_unaltered(restored: Mapping[str, Any], origin: Record, place: Path) -> None:
+def check_unaltered(restored: Mapping[str, PyTree[Array]], origin: Record, place: Path) -> None:
     """Refuse arrays that differ from the saved ones, as TensorStore has no checksum of values.
 
     Raises:

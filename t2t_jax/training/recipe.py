@@ -5,13 +5,13 @@ Frozen parameters (`training.freeze`) have no gradient, no moments and no update
 
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import Array, Float, Int
+from optax import OptState
 
 from t2t_jax.config import Config, ModelConfig, TrainingConfig
 from t2t_jax.config.registry import load_named
@@ -70,16 +70,15 @@ def _parametrised(
     """
     assert exponent is not None  # a config without one is refused
 
-    def rate(box: Any) -> float:
+    def rate(box: object) -> float:
         power = exponent if is_stacked(box) else -1
         return model.width_multiple**power if is_matrix(box) and box.grows else 1.0
 
-    def enlargement(box: Any) -> float:
+    def enlargement(box: object) -> float:
         depth = model.depth_multiple(len(box.value)) if is_stacked(box) else 1.0
         return model.width_multiple * depth
 
-    rates, enlargements = of_each(rate, declared), of_each(enlargement, declared)
-    return optimizers.rescaled(optimizer, enlargements, rates)
+    return optimizers.rescaled(optimizer, of_each(enlargement, declared), of_each(rate, declared))
 
 
 def clipped(config: TrainingConfig, gradients: Parameters) -> Parameters:
@@ -143,10 +142,10 @@ def without_frozen(optimizer: Optimizer, frozen: Parameters) -> Optimizer:
       frozen: the result of `are_frozen`.
     """
 
-    def init(params: Parameters) -> Any:
+    def init(params: Parameters) -> OptState:
         return optimizer.init(optimizers.parted(params, frozen)[1])
 
-    def update(gradients: Parameters, state: Any, params: Parameters, keep: Keep) -> Updated:
+    def update(gradients: Parameters, state: OptState, params: Parameters, keep: Keep) -> Updated:
         fixed, trained = optimizers.parted(params, frozen)
         directions, state = optimizer.update(gradients, state, trained, keep)
         still = jax.tree.map(jnp.zeros_like, fixed)

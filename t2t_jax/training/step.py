@@ -2,13 +2,13 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
+from typing import NamedTuple, TypeAlias, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array, Float32, Int32, Shaped
+from jaxtyping import Array, Float32, Int32, PyTree, Shaped
 
 from t2t_jax.batch import Batch
 from t2t_jax.config import Config, ParallelConfig
@@ -145,7 +145,7 @@ def train_step(
     *,
     axis_name: str | None = None,
     mesh: Mesh | None = None,
-    finish: Callable[[Any], Any] = REFERENCE.finish,
+    finish: Callable[[PyTree], PyTree] = REFERENCE.finish,
 ) -> tuple[TrainState, StepMetrics]:
     """Update the parameters by one step (sections 5.3 and 5.4).
 
@@ -199,7 +199,7 @@ def _gradient_sums(
 
     def of_pass(one: Batch, number: Int32[Array, ""]) -> tuple[Parameters, LossSums]:
         def smoothed_sum(trained: Parameters) -> tuple[Float32[Array, ""], LossSums]:
-            losses: Any = model.apply(
+            losses: Losses = model.apply(
                 {"params": joined_parameters(fixed, trained) if fixed else trained},
                 one,
                 label_smoothing=training.label_smoothing,
@@ -232,7 +232,7 @@ def _adding_up_once(compute: _Gradients, mesh: Mesh) -> _Gradients:
         spmd_axis_name="data",
     )
 
-    def cut(params: Parameters, step: Int32[Array, ""], batch: Batch) -> Any:
+    def cut(params: Parameters, step: Int32[Array, ""], batch: Batch) -> tuple[PyTree, LossSums]:
         rows = jax.tree.map(lambda x: x.reshape(len(x), parts, -1, *x.shape[2:]), batch)
         return in_parts(params, step, rows)
 
@@ -245,7 +245,7 @@ def update(
     state: TrainState,
     gradients: Parameters,
     sums: LossSums,
-    finish: Callable[[Any], Any] = REFERENCE.finish,
+    finish: Callable[[PyTree], PyTree] = REFERENCE.finish,
 ) -> tuple[TrainState, StepMetrics]:
     """End a step with the optimiser's update, unless the loss or the gradient is not finite.
 
@@ -260,7 +260,7 @@ def update(
     rate = scheduled_rate(training, config.model.scaling_width, step)
     gradients = clipped(training, gradients)
 
-    def keep(new: Any, old: Any) -> Any:
+    def keep(new: optax.OptState, old: optax.OptState) -> optax.OptState:
         return finish(optax.tree.where(finite, new, old))
 
     directions, kept = optimizer.update(gradients, state.optimizer, state.params, keep)

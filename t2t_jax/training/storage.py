@@ -18,6 +18,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
+from jaxtyping import PyTree
 
 from t2t_jax.errors import UserError, in_one_line
 from t2t_jax.parallel.message_board import leave, texts_under, wait_for_all
@@ -88,7 +89,7 @@ class BucketReader:
         """Return the steps of the complete checkpoints, in order."""
         return self._steps
 
-    def restore(self, step: int, args: ocp.args.Composite) -> Any:
+    def restore(self, step: int, args: ocp.args.Composite) -> ocp.args.Composite:
         """Read some items of a checkpoint, of which only their files are fetched.
 
         Raises:
@@ -289,8 +290,8 @@ def restore(manager: Reader, directory: Path, step: int, **items: ocp.args.Check
 
 
 def restore_arrays(
-    manager: Reader, directory: Path, step: int, like: Mapping[str, Any]
-) -> dict[str, Any]:
+    manager: Reader, directory: Path, step: int, like: Mapping[str, PyTree[jax.ShapeDtypeStruct]]
+) -> dict[str, PyTree]:
     """Read the arrays of some items of a checkpoint, for `distribute`.
 
     If every device holds all arrays, process 0 reads them, and the others return `like`.
@@ -312,7 +313,7 @@ def restore_arrays(
     return {name: restored[name] for name in like}
 
 
-def distribute(arrays: dict[str, Any], like: Mapping[str, Any]) -> Mapping[str, Any]:
+def distribute(arrays: dict[str, PyTree], like: Mapping[str, PyTree]) -> Mapping[str, PyTree]:
     """Return the arrays of `restore_arrays` on the devices; all processes call this together.
 
     It empties `arrays`.
@@ -327,19 +328,19 @@ def distribute(arrays: dict[str, Any], like: Mapping[str, Any]) -> Mapping[str, 
     return jax.tree.unflatten(structure, sent)
 
 
-def _is_read_once(like: Mapping[str, Any]) -> bool:
+def _is_read_once(like: Mapping[str, PyTree[jax.ShapeDtypeStruct]]) -> bool:
     """Return whether every device of several processes holds all arrays, of 4-byte numbers."""
     return jax.process_count() > 1 and all(
         x.sharding.is_fully_replicated and x.dtype.itemsize == 4 for x in jax.tree.leaves(like)
     )
 
 
-def _zeros(like: Any) -> np.ndarray:
+def _zeros(like: jax.ShapeDtypeStruct) -> np.ndarray:
     """Return an array of zeros that takes no memory."""
     return np.broadcast_to(np.zeros((), like.dtype), like.shape)
 
 
-def _sent(x: Any, like: Any) -> jax.Array:
+def _sent(x: np.ndarray | jax.ShapeDtypeStruct, like: jax.ShapeDtypeStruct) -> jax.Array:
     """Return an array of process 0 on all devices; `x` counts only there."""
     host = np.asarray(x) if is_main() else _zeros(like)
     # As integers, whose sum with zeros has the same bits.
