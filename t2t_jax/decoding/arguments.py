@@ -31,7 +31,7 @@ def whole_number(value: Any, name: str, low: float = -math.inf, high: float = ma
     return number
 
 
-def text(value: Any, name: str) -> str:
+def text(value: object, name: str) -> str:
     """Return an argument that is a string which UTF-8 can encode.
 
     Raises:
@@ -51,7 +51,7 @@ def text(value: Any, name: str) -> str:
     return value
 
 
-def texts(lines: Any, name: str, first_line: int = 1) -> list[str]:
+def texts(lines: object, name: str, first_line: int = 1) -> list[str]:
     """Return the lines of an argument: of a list, a generator or an array of strings.
 
     Args:
@@ -76,7 +76,7 @@ def texts(lines: Any, name: str, first_line: int = 1) -> list[str]:
     return given
 
 
-def _not_a(name: str, value: Any, expected: str) -> TypeError:
+def _not_a(name: str, value: object, expected: str) -> TypeError:
     return TypeError(f"{name} is {quote(value)} of type {type(value).__name__}; give {expected}")
 
 

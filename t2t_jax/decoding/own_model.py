@@ -1,11 +1,11 @@
 """Beam search over a model of one's own, given as a function of the last tokens and a state."""
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Int32
+from jaxtyping import Array, Bool, Float, Int, Int32, PyTree
 
 from t2t_jax.batch import PAD_ID
 from t2t_jax.decoding.search.hypotheses import SearchResult, take_hypotheses
@@ -13,7 +13,7 @@ from t2t_jax.decoding.search.loop import begin, search
 from t2t_jax.decoding.search.strategies import BeamSearch, Greedy, Strategy
 from t2t_jax.errors import UserError
 
-OwnStep: TypeAlias = Callable[[Int32[Array, " n"], Any], tuple[Float[Array, "n v"], Any]]
+OwnStep: TypeAlias = Callable[[Int32[Array, " n"], PyTree], tuple[Float[Array, "n v"], PyTree]]
 """`step(tokens, state) -> logits, state`, for n hypotheses, each of which is a row.
 
 `tokens` are the last tokens of the hypotheses, and `logits` score the tokens that may follow: they
@@ -23,7 +23,7 @@ hidden vectors of a recurrent network or the tokens so far."""
 
 def beam_search(
     step: OwnStep,
-    state: Any,
+    state: PyTree,
     start: Int[Array, " b"],
     *,
     eos_id: int,
@@ -64,8 +64,8 @@ def beam_search(
         positions: Int32[Array, " b"],
         clock: Int32[Array, ""],
         ancestry_mask: Bool[Array, "b k t k"],
-        state: Any,
-    ) -> tuple[Float[Array, "b k v"], Any]:
+        state: PyTree,
+    ) -> tuple[Float[Array, "b k v"], PyTree]:
         slots = jnp.argmax(ancestry_mask[:, :, (clock - 1) % max_length], axis=-1)
         state = take_hypotheses(state, slots)  # of the step before
         tokens = jnp.where(positions[:, None] == 0, start[:, None], tokens)
@@ -79,8 +79,7 @@ def beam_search(
         capacity=max_length,
         bos_id=0,  # `start` takes its place
     )
-    strategy = beams if beam_size > 1 else Greedy(eos_id)
-    return search(strategy, of_each_hypothesis, begun, pad_id)
+    return search(beams if beam_size > 1 else Greedy(eos_id), of_each_hypothesis, begun, pad_id)
 
 
 def _check_at_least(least: int, **arguments: float) -> None:
@@ -90,7 +89,7 @@ def _check_at_least(least: int, **arguments: float) -> None:
 
 
 def _checked_starts(
-    step: OwnStep, state: Any, start: Any, eos_id: int, beam_size: int
+    step: OwnStep, state: PyTree, start: jax.typing.ArrayLike, eos_id: int, beam_size: int
 ) -> Int32[Array, " b"]:
     """Return the first tokens as an array, or refuse what a search could not go on with."""
     start = jnp.asarray(start, jnp.int32)

@@ -8,12 +8,12 @@ program, the search, once for each size of the work.
 
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
-from jaxtyping import Array, Bool, Int, Int32, Key, UInt32
+from jaxtyping import Array, Bool, Int, Int32, Key, PyTree, UInt32
 
 from t2t_jax.batch import BOS_ID, PAD_ID
 from t2t_jax.config import DecodingConfig
@@ -71,7 +71,7 @@ class Arrivals(NamedTuple):
 
     rows: Int32[Array, " n"]
     """Rows of the sentences; an index beyond the last row is padding."""
-    inputs: Any
+    inputs: PyTree
     """The arrays of the sources from `SourceForm.padded`; None if they are encoded already."""
     limits: Int32[Array, " n"]
     """The most tokens to generate for each sentence."""
@@ -158,7 +158,7 @@ def proceed(
 
 
 @partial(InterceptedJit, static_argnames="model")
-def encode(model: DecodingModel, params: Parameters, inputs: Any) -> Memory:
+def encode(model: DecodingModel, params: Parameters, inputs: PyTree) -> Memory:
     """Encode sources, given as the arrays from `SourceForm.padded`."""
     return model.memory(params, model.sources.inputs(inputs))
 
@@ -234,11 +234,8 @@ def _keys(
 def _by_rows(work: Work, mesh: Mesh) -> Work:
     """Split the rows over the devices, always alike, so that each program is compiled once."""
     rows = NamedSharding(mesh, axes.RULES.spec(["batch"]))
-
-    def place(x: Any) -> NamedSharding:
-        return rows if x.ndim else replicated(mesh)
-
-    return jax.lax.with_sharding_constraint(work, jax.tree.map(place, work))
+    places = jax.tree.map(lambda x: rows if x.ndim else replicated(mesh), work)
+    return jax.lax.with_sharding_constraint(work, places)
 
 
 def check_search_memory(

@@ -106,7 +106,7 @@ class Translator:
         steps = "".join(f", step {step:,}" for step in self.steps)
         return f"<Translator: {sizes}{steps}{self._score()}>"
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         """Set an attribute for the first time, and refuse to replace one."""
         if name == "params" or name in vars(self):
             advice = "use with_params for other parameters, and arguments of calls for settings"
@@ -158,7 +158,7 @@ class Translator:
         state = {"_params": params, "_arrays": _by_path(params), "_for_decoding": {}, "_score": str}
         return self.replaced(**state, steps=(), ema_decays=())
 
-    def replaced(self, **attributes: Any) -> "Translator":
+    def replaced(self, **attributes: object) -> "Translator":
         """Return a copy with some attributes replaced. The caller ensures that they fit the others.
 
         Args:
@@ -308,7 +308,7 @@ class Translator:
         """Encode targets as subword ids with an end of sentence; a line break counts as a space."""
         return self.vocabulary.encode_targets(_stripped(lines))
 
-    def configured(self, decoding: DecodingConfig | None = None, **overrides: Any) -> Config:
+    def configured(self, decoding: DecodingConfig | None = None, **overrides: object) -> Config:
         """Return the config with other settings of the search.
 
         Args:
@@ -430,7 +430,7 @@ def _prepare(model: DecodingModel, params: Parameters, quantize: sections.Quanti
     return model.prepare(params, quantize)
 
 
-def _immutable(x: Any) -> Array:
+def _immutable(x: jax.typing.ArrayLike) -> Array:
     """Return a JAX array, which never shares memory with a NumPy array."""
     return x if isinstance(x, jax.Array) else jnp.array(x)
 
@@ -440,7 +440,7 @@ def _placed(x: Array, sharding: jax.sharding.Sharding) -> Array:
     return x if x.sharding == sharding else jax.device_put(x, sharding)
 
 
-def _by_path(params: Parameters) -> dict[str, Any]:
+def _by_path(params: Parameters) -> dict[str, Array]:
     """Return the arrays by names such as embedding/embedding, in the order of the leaves."""
     name = partial(jax.tree_util.keystr, simple=True, separator="/")
     return {name(path): x for path, x in jax.tree_util.tree_leaves_with_path(params)}

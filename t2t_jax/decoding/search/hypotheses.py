@@ -1,11 +1,13 @@
 """The arrays of live and finished hypotheses, and the scores that rank them."""
 
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float32, Int, Int32, Key
+from jaxtyping import Array, Bool, Float32, Int, Int32, Key, PyTree
+
+Tree = TypeVar("Tree")
 
 IMPOSSIBLE = -1e9
 """The log-probability and score of an empty slot: a finite number, so that no NaN arises."""
@@ -13,7 +15,7 @@ IMPOSSIBLE = -1e9
 WU_OFFSET = 5.0
 """The number 5 in the length penalty of Wu et al. (2016), equation 14."""
 
-StepCache: TypeAlias = Any
+StepCache: TypeAlias = PyTree
 """The cache of a step function: a pytree of arrays, which only the step function reads. One axis of
 each array, named by `slot_axes` in `resize`, holds k slots for each index of a ring buffer."""
 
@@ -156,7 +158,7 @@ def is_possible(log_probs: Float32[Array, "*shape"]) -> Bool[Array, "*shape"]:
     return log_probs > IMPOSSIBLE / 2
 
 
-def take_hypotheses(tree: Any, slots: Int32[Array, "b n"]) -> Any:
+def take_hypotheses(tree: Tree, slots: Int32[Array, "b n"]) -> Tree:
     """Take some slots on axis 1 of all arrays of a tree."""
 
     def take(array: Array) -> Array:
@@ -165,6 +167,6 @@ def take_hypotheses(tree: Any, slots: Int32[Array, "b n"]) -> Any:
     return jax.tree.map(take, tree)
 
 
-def choose_rows(condition: Bool[Array, " b"], new: Any, old: Any) -> Any:
+def choose_rows(condition: Bool[Array, " b"], new: Tree, old: Tree) -> Tree:
     """Return the row of each sentence from `new` where `condition` is true, else from `old`."""
     return jax.tree.map(partial(jax.vmap(jnp.where), condition), new, old)

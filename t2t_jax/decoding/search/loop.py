@@ -3,19 +3,17 @@
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Int32, Key
+from jaxtyping import Array, Bool, Float, Int, Int32, Key, PyTree
 
 from . import hypotheses
 from .constraints import UNCONSTRAINED, Constraints
-from .hypotheses import Hypotheses, SearchResult, SearchRows, SearchState, StepCache
+from .hypotheses import Hypotheses, SearchResult, SearchRows, SearchState, StepCache, Tree
 from .reductions import PLAIN, Reductions
 from .strategies import NextLogits, Strategy
-
-_Tree = TypeVar("_Tree")
 
 StepFn: TypeAlias = Callable[
     [Int32[Array, "b k"], Int32[Array, " b"], Int32[Array, ""], Bool[Array, "b k t k"], StepCache],
@@ -86,7 +84,7 @@ def admit(state: SearchState, new: SearchRows, rows: Int[Array, " n"]) -> Search
     return state._replace(rows=put_rows(state.rows, new, rows))
 
 
-def rewind(state: SearchState, slot_axes: Any) -> SearchState:
+def rewind(state: SearchState, slot_axes: PyTree[int]) -> SearchState:
     """Lower the clock by a multiple of the ring buffers' sizes, so that no entry has to move.
 
     Otherwise the clock of a server would overflow int32 after some weeks.
@@ -179,7 +177,7 @@ def results(strategy: Strategy, state: SearchState, pad_id: int = 0) -> SearchRe
 
 
 def resize(
-    state: SearchState, num_rows: int, capacity: int, empty_cache: StepCache, slot_axes: Any
+    state: SearchState, num_rows: int, capacity: int, empty_cache: StepCache, slot_axes: PyTree[int]
 ) -> SearchState:
     """Change the number of rows and the size of the ring buffers.
 
@@ -196,7 +194,7 @@ def resize(
     def fit(x: Array) -> Array:
         return _resize_ring(x, clock, 1, capacity, -1)
 
-    def fit_cache(x: Array, new: Any, axis: int) -> Array:
+    def fit_cache(x: Array, new: jax.ShapeDtypeStruct, axis: int) -> Array:
         return _resize_ring(x, clock, beam_size, new.shape[axis] // beam_size, axis)
 
     cache = jax.tree.map(fit_cache, state.cache, empty_cache, slot_axes)
@@ -225,12 +223,12 @@ def _resize_ring(x: Array, clock: Int32[Array, ""], slots: int, capacity: int, a
     return jnp.roll(jnp.pad(newest, widths), clock % capacity * slots, axis)
 
 
-def put_rows(tree: _Tree, new: _Tree, rows: Int[Array, " n"]) -> _Tree:
+def put_rows(tree: Tree, new: Tree, rows: Int[Array, " n"]) -> Tree:
     """Replace rows, on the first axis of arrays; an index beyond the last row drops the new row."""
     return jax.tree.map(lambda old, new: old.at[rows].set(new, mode="drop"), tree, new)
 
 
-def resize_rows(tree: _Tree, num_rows: int) -> _Tree:
+def resize_rows(tree: Tree, num_rows: int) -> Tree:
     """Return arrays with `num_rows` rows: the first ones, then copies of the last one."""
     return jax.tree.map(lambda x: x[jnp.minimum(jnp.arange(num_rows), len(x) - 1)], tree)
 
