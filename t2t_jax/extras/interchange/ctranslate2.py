@@ -119,12 +119,12 @@ def write(model: PortableModel, directory: Path, dtype: str) -> None:
     (directory / "README.md").write_text(readme, encoding="utf-8")
 
 
-def _search(model: PortableModel) -> dict[str, Any]:
+def _search(model: PortableModel) -> dict[str, object]:
     """Return the arguments of `translate_batch`."""
     decoding = model.config.decoding
     (forbidden,) = model.vocabulary.target_pieces([decoding.forbidden_ids])
     draws = decoding.temperature > 0
-    given: dict[str, Any] = {
+    given: dict[str, object] = {
         "beam_size": 1 if draws else decoding.beam_size,
         "length_penalty": decoding.length_penalty,
         "min_decoding_length": decoding.min_length,
@@ -262,7 +262,7 @@ def _fill_norm(spec: Any, part: Arrays) -> None:
         spec.beta = part["bias"]
 
 
-def _distance_biases(model: ModelConfig, tree: _Tree, side: str) -> Mapping[str, Any]:
+def _distance_biases(model: ModelConfig, tree: _Tree, side: str) -> Mapping[str, object]:
     """Return the biases by distance of self-attention in the form of T5, if any."""
     if model.position == "relative_bias":
         table, distance = tree[f"{side}_position"], _T5_DISTANCE

@@ -102,7 +102,7 @@ def with_their_search(
 
 
 def _decoding_fields(
-    settings: Mapping[str, Any], ids: Mapping[int, int], padding: int, file: Path
+    settings: Record, ids: Mapping[int, int], padding: int, file: Path
 ) -> dict[str, Any]:
     """Return the fields `decoding.*` of a config.
 
@@ -134,7 +134,7 @@ def _decoding_fields(
 
 
 def _forbidden_ids(
-    settings: Mapping[str, Any], padding: int, ids: Mapping[int, int], file: Path
+    settings: Record, padding: int, ids: Mapping[int, int], file: Path
 ) -> tuple[int, ...]:
     """Return our ids that no output may have: that of padding, unless bad_words_ids is set."""
     words = [[padding]] if settings["bad_words_ids"] is None else settings["bad_words_ids"]
@@ -150,7 +150,7 @@ def _forbidden_ids(
 
 
 def _left_out(
-    given: Record, settings: Mapping[str, Any], others: Collection[str], theirs: Record
+    given: Record, settings: Record, others: Collection[str], theirs: Record
 ) -> list[str]:
     """Return the settings that would change an output and that no search of this package has.
 

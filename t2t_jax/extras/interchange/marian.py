@@ -231,7 +231,7 @@ def write(model: portable.PortableModel, directory: Path) -> None:
     _write_tokenizer(model, directory, first)
 
 
-def model_config(config: Config, vocab_size: int, first: int = 0) -> dict[str, Any]:
+def model_config(config: Config, vocab_size: int, first: int = 0) -> dict[str, object]:
     """Return the fields of a `MarianConfig` for a model with so many entries of targets.
 
     Args:

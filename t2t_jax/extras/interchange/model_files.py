@@ -6,7 +6,7 @@ They raise a `UserError` that names a file that is missing, damaged or of anothe
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, TypedDict
 
 import jax.numpy as jnp
 import numpy as np
@@ -132,7 +132,7 @@ def beside(file: Path, name: str) -> Path:
     return file.parent / name
 
 
-def config_of(file: Path, changes: Mapping[str, Any], base: Config | None = None) -> Config:
+def config_of(file: Path, changes: Mapping[str, object], base: Config | None = None) -> Config:
     """Return a config, or the default one, with the changes that follow from a file."""
     try:
         return (base or Config()).replace(changes)

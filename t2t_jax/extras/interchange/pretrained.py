@@ -124,7 +124,7 @@ def read_encoder_decoder_config(
     return theirs
 
 
-def refuse_other_options(file: Path, theirs: records.Record, wanted: Mapping[str, Any]) -> None:
+def refuse_other_options(file: Path, theirs: records.Record, wanted: Mapping[str, object]) -> None:
     """Refuse a model in which an option has another value than the wanted one."""
     for name, value in wanted.items():
         if theirs.get(name, value) != value:
@@ -165,10 +165,10 @@ def _in_parts(index: Path, read: Callable[[Path], dict[str, np.ndarray]]) -> dic
 
 
 def our_config(
-    path: Path, theirs: records.Record, fields: Counterparts, others: Mapping[str, Any]
+    path: Path, theirs: records.Record, fields: Counterparts, others: Mapping[str, object]
 ) -> Config:
     """Return our config for the fields of a config.json, with other fields of ours besides."""
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for name, field in fields.items():
         value = theirs.get(name, field.usual)
         if field.ours == "feed_forward":
@@ -182,13 +182,13 @@ def our_config(
     return model_files.config_of(path / "config.json", found | dict(others))
 
 
-def their_fields(model: ModelConfig, fields: Counterparts) -> dict[str, Any]:
+def their_fields(model: ModelConfig, fields: Counterparts) -> dict[str, object]:
     """Return the fields of config.json that follow from our config."""
     values = {**vars(model), "feed_forward": ACTIVATIONS[model.feed_forward]}
     return {name: values[field.ours] for name, field in fields.items()}
 
 
-def their_encoder_decoder_fields(model: ModelConfig, fields: Counterparts) -> dict[str, Any]:
+def their_encoder_decoder_fields(model: ModelConfig, fields: Counterparts) -> dict[str, object]:
     """Return `their_fields` of an encoder-decoder, with the sizes of its decoder."""
     return {
         "is_encoder_decoder": True,
@@ -202,7 +202,7 @@ def write_files(
     directory: Path,
     model_class: str,
     model_type: str,
-    config: Mapping[str, Any],
+    config: Mapping[str, object],
     arrays: Arrays,
     readme: str,
 ) -> None:
@@ -220,7 +220,7 @@ def write_files(
     (directory / "README.md").write_text(readme, encoding="utf-8")
 
 
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
+def write_json(path: Path, content: Mapping[str, object]) -> None:
     """Write a file of JSON as transformers does, with indented lines."""
     text = json.dumps(content, indent=2, ensure_ascii=False)
     path.write_text(text + "\n", encoding="utf-8")

@@ -10,16 +10,16 @@ special_tokens_map.json or tokenizer_config.json, or else in the order of M2M100
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
 from t2t_jax.extras.interchange import model_files, places
 from t2t_jax.extras.interchange.vocabularies.paired import paired_vocabulary
 from t2t_jax.extras.interchange.vocabularies.pretrained import pretrained_vocabulary
-from t2t_jax.system.records import schema
+from t2t_jax.system.records import Record, schema
 
 TOKENIZER, SENTENCEPIECE, TABLE = "tokenizer.json", "sentencepiece.bpe.model", "vocab.json"
 SETTINGS, SPECIAL = "tokenizer_config.json", "special_tokens_map.json"
@@ -118,7 +118,7 @@ def read_entries(path: Path, size: int) -> Entries:
     return Entries(file, pieces, frozenset(nothing - {ids[places.UNKNOWN]}), languages)
 
 
-def tokenizer_settings(path: Path, name: str = SETTINGS) -> Mapping[str, Any]:
+def tokenizer_settings(path: Path, name: str = SETTINGS) -> Record:
     """Return the fields of tokenizer_config.json, or another file; none if there is no such file.
 
     Args:

@@ -73,7 +73,7 @@ class Seq2SeqFormat:
         return pretrained.encoder_decoder_fields("relu", scaled=True, attention_dropout=0.1)
 
     @property
-    def fixed(self) -> dict[str, Any]:
+    def fixed(self) -> dict[str, object]:
         """Return options with the only value of each that transformers computes with."""
         tied, is_pre = {"tie_word_embeddings": True}, self.norm_order == "pre"
         norms = {"normalize_before": is_pre, "add_final_layer_norm": is_pre}
@@ -82,7 +82,7 @@ class Seq2SeqFormat:
         return {**tied, **(of_bart if self.has_table else {"pad_token_id": _FIRST_POSITION - 1})}
 
     @property
-    def model_fields(self) -> dict[str, Any]:
+    def model_fields(self) -> dict[str, object]:
         """Return the fields of our config that all models of the format share."""
         return {
             "model.attention_bias": True,
