@@ -31,7 +31,7 @@ def scaled_dot_product_attention(
       key: keys of each head.
       value: values of each head.
       mask: True where a query may attend to a key; None allows everything.
-      bias: numbers added to the scores of all rows alike, as by relative positions.
+      bias: added to the scores of every row of the batch, such as relative positions.
       scale: factor on the products of queries and keys; None means 1 / sqrt(d_k).
       dropout_rate: share of the weights set to zero (the paper: 0).
       dropout_key: key that decides which of them; None means no dropout.
@@ -57,7 +57,7 @@ def attention_weights(
       query: queries of each head.
       key: keys of each head.
       mask: True where a query may attend to a key; None allows everything.
-      bias: numbers added to the scores of all rows alike, as by relative positions.
+      bias: added to the scores of every row of the batch, such as relative positions.
       scale: factor on the products of queries and keys; None means 1 / sqrt(d_k).
 
     Returns:
@@ -89,11 +89,11 @@ class ScaledProducts:
 def scaled(
     query: Float[Array, "b q h d_k"], scale: float | None = None
 ) -> Float[Array, "b q h d_k"]:
-    """Return Q / sqrt(d_k), so that scores have the variance of one product (section 3.2.1).
+    """Return Q / sqrt(d_k): scores of vectors of unit variance have unit variance (section 3.2.1).
 
     Args:
       query: queries of each head.
-      scale: the factor in place of 1 / sqrt(d_k); None means that.
+      scale: the factor; None means 1 / sqrt(d_k).
     """
     return query / math.sqrt(query.shape[-1]) if scale is None else query * scale
 
@@ -106,6 +106,9 @@ def masked_softmax(
     Args:
       scores: how well each query and key match.
       mask: True where a query may attend to a key; None allows everything.
+
+    Raises:
+      TypeError: the mask is not bool.
     """
     if mask is None:
         return jax.nn.softmax(scores)
@@ -135,7 +138,7 @@ def additive_scores(
 
     It is the alignment model of Bahdanau et al. 2014 ("Neural Machine Translation by Jointly
     Learning to Align and Translate", appendix A.1.2), whose two matrices are the projections of
-    queries and keys here. It takes the memory of a vector for each pair of a query and a key.
+    queries and keys here. The sums q + k take d_k times the memory of the scores.
 
     Args:
       query: queries of each head.
@@ -148,7 +151,7 @@ def additive_scores(
 
 
 def repeat_heads(x: Float[Array, "b k groups d"], num_heads: int) -> Float[Array, "b k h d"]:
-    """Repeat keys or values that equally many heads share, for each head (Ainslie et al. 2023).
+    """Repeat the keys or values of each group for its heads (Ainslie et al. 2023).
 
     Heads 0 to num_heads / groups - 1 share those of the first group, and so on.
 

@@ -151,7 +151,7 @@ def splash_form(inputs: Inputs) -> Heads | None:
 
 
 def cudnn_form(inputs: Inputs) -> Heads | None:
-    """Compute attention on NVIDIA GPUs: of short rows in one kernel each, of others by cuDNN."""
+    """Compute attention on NVIDIA GPUs: by our own kernels for short rows, otherwise by cuDNN."""
     query, key, value, mask, scale, dropout_rate, _ = inputs
     if isinstance(mask, SegmentMask) and mask.size > _LARGEST_FUSED:
         return None
@@ -209,10 +209,10 @@ def fused_attention(
     attends = jnp.bool_(True) if mask is None else mask.any(-1, keepdims=True)
     lengths: dict[str, Any] = {}
     if key.shape[1] % 128 == 64:
-        # On Hopper GPUs, the derivative by the queries is not a number where a query has scores
-        # below -88 alone, hidden ones included: cuDNN (up to 9.30) works on 128 keys at a time, and
-        # takes the 64 after the last one for scores of 0 (NVIDIA/cudnn-frontend, 628). It does not
-        # where it is given lengths. No query is left without a key, whatever its values become.
+        # On Hopper GPUs, cuDNN (up to 9.30) gives NaN gradients for a query whose scores are all
+        # below -88, hidden ones included: it reads 128 keys at a time, and takes the missing 64 as
+        # scores of 0 (NVIDIA/cudnn-frontend, 628). Given lengths, it does not. A query without a
+        # key attends to all, so that not all of its scores are hidden.
         if mask is not None:
             mask |= ~attends
         sides = {"query_seq_lengths": query, "key_value_seq_lengths": key}

@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+import jax.numpy as jnp
 from jax import Device
 from jax.sharding import Mesh
 from jaxtyping import DTypeLike
@@ -29,7 +30,7 @@ def kernels_of(mesh: Mesh | None, compute_dtype: DTypeLike) -> Kernels:
     if mesh is None:
         return CPU
     devices = [*mesh.devices.flat]  # `flat` itself can be gone through only once
-    platform, is_bfloat16 = devices[0].platform, compute_dtype == "bfloat16"
+    platform, is_bfloat16 = devices[0].platform, jnp.dtype(compute_dtype) == jnp.bfloat16
     if platform == "tpu":
         return TPU_BFLOAT16 if is_bfloat16 else TPU
     if platform == "gpu" and all(_capability(device) >= 8 for device in devices):

@@ -16,7 +16,7 @@ from t2t_jax.functional.dropout import DropoutKey
 Score: TypeAlias = Callable[
     [Float[Array, "b q h d_k"], Float[Array, "b k h d_k"]], Float32[Array, "b h q k"]
 ]
-"""A score function of queries and keys: a pytree of what each head learns."""
+"""A score function of queries and keys: a pytree whose leaves are what the heads learn."""
 PRODUCTS: Score = ScaledProducts()
 """The score function of the paper."""
 
@@ -57,11 +57,11 @@ class Kernels:
     relu: Callable[[Float[Array, "..."]], Float[Array, "..."]]
     """max(0, x) (section 3.3)."""
     unrolls: Callable[[Float[Array, "b t d"]], bool]
-    """Whether the layers of a stack with this input are compiled one by one in training, and not
-    as a loop, which copies what each keeps for its derivative into arrays of all layers."""
+    """Whether training compiles the layers of a stack one by one, for the input of the stack. A
+    loop copies what each layer saves for its derivative into stacked arrays."""
     finish: Callable[[PyTree], PyTree]
-    """A function of the optimizer's new state, or the new parameters, before anything is computed
-    from them: the identity, or a barrier for the compiler."""
+    """A function of the new optimizer state, and of the new parameters, before anything reads them:
+    the identity, or a barrier that makes the compiler finish the update first."""
     normalizer: Callable[[Float32[Array, "b k v"]], Float32[Array, "b k"]]
     """The log of the sum of exponentials of the logits of each hypothesis."""
     cache_layout: Callable[[int | None, bool], CacheLayout]

@@ -1,8 +1,7 @@
-"""Dropout and ReLU whose derivatives compute again what they need, in place of reading it.
+"""Dropout that recomputes its mask for the derivative, and ReLU whose derivative reads its result.
 
-Left to itself, XLA for accelerators writes a mask of dropout with a byte for each element and reads
-it in both directions. The few integer operations that make the mask cost nothing beside other
-reads.
+By default, XLA for accelerators stores the mask, one byte per element, and reads it in both
+directions. Recomputing it takes a few integer operations, which cost less than the reads.
 """
 
 from functools import partial
@@ -44,7 +43,7 @@ _dropout.defvjp(lambda x, kept, rate: (_dropout(x, kept, rate), kept), _dropout_
 
 @jax.custom_vjp
 def relu_from_result(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """Compute max(0, x); for `jax.nn.relu`, a product would write x too, for the derivative."""
+    """Compute max(0, x). Its derivative needs only the result, so a matmul need not write x."""
     return jnp.maximum(x, 0)
 
 

@@ -66,7 +66,7 @@ def short_attention(
     *,
     interpret: bool = False,
 ) -> Float[Array, "b q h d"]:
-    """Compute equation 1 of arrays that the kernels `take`.
+    """Compute equation 1 for arrays that `fits` accepts.
 
     Args:
       mask: True where a query may attend to a key.

@@ -23,7 +23,7 @@ TPU = replace(
         guess=target_logits,
     ),
     layer_norm=normalization.layer_norm,
-    unrolls=lambda x: True,
+    unrolls=lambda x: True,  # see `gpu.GPU`
     rounds_biases=True,
 )
 """The functions for TPUs."""

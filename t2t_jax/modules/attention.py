@@ -120,7 +120,7 @@ class Projection(nn.Module):
       width: number of outputs.
       axes: logical axes of W; see `parallel.axes`.
       has_bias: whether there is a b.
-      gain: factor on the first values of W; see `parameters.matrix`.
+      gain: factor on the initial values of W; see `parameters.matrix`.
       grows: whether both sizes of W grow with the width of the network; see `MatrixBox`.
       num_heads: number of heads that the result is cut into; None does not cut it.
     """
@@ -216,7 +216,7 @@ class MultiHeadAttention(nn.Module):
 
     Attributes:
       config: sizes and options of the attention.
-      gain: factor on the first values of W^V and W^O; see `parameters.matrix`.
+      gain: factor on the initial values of W^V and W^O; see `parameters.matrix`.
     """
 
     config: AttentionConfig

@@ -139,13 +139,15 @@ def attend_and_keep(
     Args:
       write_at: slot of the first of the new entries.
       mask: True where a query may attend to a slot.
-      before: keys and values of the source that all hypotheses continue, beside a turned cache.
+      before: keys and values of the source that all hypotheses continue; None, except beside a
+        turned cache.
       bias: numbers added to the scores; None, as for a cache in order, means none.
       score: the score function; products for a cache in order.
 
     Returns:
       The weighted values, and the cache with the new entries; for an `OfStack`, these entries.
     """
+    assert before is None or not isinstance(cache, OfStack | InOrder)
     if isinstance(cache, OfStack):
         own = OfStack(*(x.swapaxes(1, 2) for x in new))
         attended = cached_attention.attention_with_new(
@@ -153,6 +155,7 @@ def attend_and_keep(
         )
         return attended, own
     if isinstance(cache, InOrder):
+        assert bias is None
         assert isinstance(score, ScaledProducts)
         kept = InOrder(*(_write(write_at, *x, axis=1) for x in zip(cache, new, strict=True)))
         return cached_attention.fused_cached_attention(query, *kept, mask, score.scale), kept

@@ -23,7 +23,7 @@ class FeedForward(nn.Module):
 
     Attributes:
       config: sizes and options of the network.
-      gain: factor on the first values of the matrices; see `parameters.matrix`.
+      gain: factor on the initial values of the matrices; see `parameters.matrix`.
     """
 
     config: ModelConfig

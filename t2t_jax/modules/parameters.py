@@ -25,7 +25,7 @@ Parameters: TypeAlias = dict[str, Any]
 """The parameters of a model: arrays by module and name."""
 
 Initializer: TypeAlias = Callable[..., Array]
-"""A function of a key and a shape that makes the first values of a parameter."""
+"""A function of a key and a shape that makes the initial values of a parameter."""
 
 _declares: ContextVar[bool] = ContextVar("declares", default=False)
 
@@ -105,7 +105,7 @@ def matrix(
       axes: logical axes of the matrix; see `parallel.axes`.
       dtype: dtype of the matmuls; None keeps the stored dtype.
       init: the initialiser; None is that of Glorot and Bengio 2010, uniform, by both sizes.
-      gain: factor on the first values of that one; DeepNorm makes some matrices smaller.
+      gain: factor on the initial values of that one; DeepNorm makes some matrices smaller.
       summed_axis: the axis that matmuls sum over; see `MatrixBox`.
       grows: whether both sizes grow with the width of the network; see `MatrixBox`.
     """
@@ -161,7 +161,7 @@ def initializer(declared: Parameter) -> Initializer:
     """Return the initialiser of a learned parameter of a named function.
 
     Args:
-      declared: the shape of the parameter, and mean and deviation of its first values.
+      declared: the shape of the parameter, and mean and deviation of its initial values.
     """
     if not declared.deviation:
         return nn.initializers.constant(declared.mean)

@@ -49,6 +49,7 @@ class LayerStack(nn.Module):
 
     def setup(self) -> None:
         """Create the layers, and the norm at their end if they are pre-norm."""
+        # Training scans one layer over stacked parameters; decoding has a module for each layer.
         depth = self.stack.num_layers if self.is_cached else 1
         layers = [Layer(self.config, self.stack) for _ in range(depth)]
         self.layers: Any = layers if self.is_cached else layers[0]
@@ -60,7 +61,7 @@ class LayerStack(nn.Module):
     ) -> Float[Array, "b t d_model"]:
         """Pass embedded tokens through all layers."""
         depth, is_training = self.stack.num_layers, not context.deterministic
-        # Without derivatives, nothing is copied into arrays of all layers and out of them.
+        # Only a derivative reads what a loop stacked, so unrolling pays only in training.
         unrolls = is_training and context.kernels.unrolls(x)
 
         def one_layer(layer: nn.Module, x: Array, index: Int[Array, ""]) -> tuple[Array, None]:
@@ -75,7 +76,8 @@ class LayerStack(nn.Module):
                 prevent_cse=not is_loop,
                 policy=products if self.remat == "dots" else None,
             )
-        # The check traces every layer a second time, and the random numbers in it depend on that.
+        # The check traces the layer a second time, which changes the random numbers that it draws.
+        # It stays wherever there are any, so that runs keep their numbers.
         draws = (self.is_initializing() and uses_values()) or is_training
         scan = nn.scan(
             one_layer,

@@ -233,14 +233,21 @@ def resize_rows(tree: Tree, num_rows: int) -> Tree:
     return jax.tree.map(lambda x: x[jnp.minimum(jnp.arange(num_rows), len(x) - 1)], tree)
 
 
-def search(strategy: Strategy, step: StepFn, state: SearchState, pad_id: int = 0) -> SearchResult:
+def search(
+    strategy: Strategy,
+    step: StepFn,
+    state: SearchState,
+    pad_id: int = 0,
+    constraints: Constraints = UNCONSTRAINED,
+) -> SearchResult:
     """Search for all sentences of a batch.
 
     Args:
       state: the searches, from `begin`, with capacity for the limit of each sentence.
       pad_id: id after the end of a sentence.
+      constraints: the constraints with which the state was begun.
     """
-    return results(strategy, advance(strategy, step, state), pad_id)
+    return results(strategy, advance(strategy, step, state, constraints=constraints), pad_id)
 
 
 def _ancestry_mask(
