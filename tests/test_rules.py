@@ -24,7 +24,7 @@ MOST = {
     "lines of code of the core": 22_654,
     "lines of code of the extras": 8_739,
     "lines of code of the tests": 35_400,
-    "lines of code of tests/against": 1_877,
+    "lines of code of tests/against": 1_879,
     "lines of code of the benchmarks": 4_167,
     "words of the documents": 68_000,
     "words of the docstrings": 74_650,

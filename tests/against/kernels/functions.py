@@ -166,8 +166,7 @@ def mask_of(case: Any) -> Any:
         numbers = np.sort(chosen(case, (rows, n), 3) + 1)
         return np.where(np.arange(n) < chosen(case, (rows, 1), n + 1), numbers, 0)
 
-    options = case["mask"] == "causal", case["window"] or None
-    mask = SegmentMask(*map(segments, lengths), *options)
+    mask = SegmentMask(*map(segments, lengths), case["mask"] == "causal", case["window"] or None)
     is_whole = not (mask.is_narrow or case["kernel"].startswith("long_rows"))
     return mask.whole() if is_whole else mask
 
@@ -220,10 +219,11 @@ def plain_attention(case: Any, query: Any, key: Any, value: Any, vector: Any) ->
     weights = functional.dropout.dropout(weights, *case["dropout"])
     heads = equations.weighted_values(weights, value)
     # The derivative by a score subtracts its weight times the product of result and cotangent. The
-    # noise is that of the result in this product.
+    # noise is that of the result in this product. It is the same for all queries: of those that
+    # attend to the same key only, results have the same roundings, which add up in derivatives.
     total = jax.nn.logsumexp(jnp.where(mask, scores, jnp.finfo(scores.dtype).min), axis=-1)
     zero = (total - jax.lax.stop_gradient(total)).swapaxes(1, 2)[..., None]
-    return heads * (1 - (case["noise"](jnp.ones(heads.shape), DOCUMENTED) - 1) * zero)
+    return heads * (1 - (case["noise"](jnp.ones(heads.shape[2:]), DOCUMENTED) - 1) * zero)
 
 
 plain_cached = plain_attention
@@ -256,11 +256,12 @@ def plain_losses(case: Any, x: Any, embedding: Any) -> Any:
     targets, noise = chosen(case, x.shape[:2], case["vocab"]), case["noise"]
     logits = noise(reference.logits(x, embedding), DOCUMENTED)
     total = jax.nn.logsumexp(logits, axis=-1)
-    # Probabilities are as exact as the logarithm of their sum, which is in float32: the derivative
-    # by a logit is its probability times the exponential of the error.
+    # Probabilities are as exact as the logarithm of their sum, which is in float32, and at least
+    # the greatest logit: none is above 1.
     error = (noise(total) - total) * (EPSILON["float32"] / EPSILON[case["dtype"]])
-    error = jax.lax.stop_gradient(jnp.clip(error, -1, 1))
-    error *= 1 + total - jax.lax.stop_gradient(total)
+    most = np.log(case["vocab"])
+    error = jax.lax.stop_gradient(jnp.clip(error, -most, most))
+    error += jnp.expm1(error) * (total - jax.lax.stop_gradient(total))
     both = functional.loss.label_smoothed_cross_entropy(logits, targets, case["rate"])
     return tuple(one + error for one in both)
 
