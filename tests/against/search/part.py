@@ -154,8 +154,8 @@ def rules_of(case: Case, name: str) -> dict[str, Any]:
         rules["stop"] = {True: "full", "never": late}.get(case["early_stopping"], "improvable")
         rules |= {"renormalizes": "all" if normalized else "never", "end_forbidden": not by_words}
         return rules | {"start_counts": True, "prefix": "prompt" if has_prefix else "scored"}
-    early = "full" if case["length_penalty"] else "top"
-    rules |= {"renormalizes": "all", "stop": early if case["patience"] == 1 else "limit"}
+    late = "full" if case["patience"] == 1 else "limit"  # patience counts only with a penalty
+    rules |= {"renormalizes": "all", "stop": late if case["length_penalty"] else "top"}
     return rules | {"prefix": "counted", "one_end": has_prefix, "greedy_penalty": True}
 
 
