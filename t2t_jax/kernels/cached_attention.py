@@ -74,9 +74,10 @@ def _weighted_values(
     weights: Float32[Array, "b h q slots"], value: Float[Array, "b groups slots d_v"]
 ) -> Float[Array, "b q h d_v"]:
     batch, num_heads, num_queries, slots = weights.shape
-    grouped = weights.astype(value.dtype).reshape(batch, value.shape[1], -1, num_queries, slots)
-    heads = jnp.einsum("bgsqk,bgkd->bqgsd", grouped, value)
-    return heads.reshape(batch, num_queries, num_heads, -1)
+    # With more axes than these, XLA for CPUs would transpose the values again at every step.
+    rows = weights.astype(value.dtype).reshape(batch, value.shape[1], -1, slots)
+    heads = jnp.einsum("bgrk,bgkd->bgrd", rows, value)
+    return heads.reshape(batch, num_heads, num_queries, -1).swapaxes(1, 2)
 
 
 def fused_cached_attention(
