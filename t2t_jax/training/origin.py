@@ -7,7 +7,7 @@ if its directory was renamed or copied.
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -43,7 +43,7 @@ def seal(record: Record) -> Record:
     return {**record, _SEAL: digest(record)}
 
 
-def unseal(stored: Record, schema: Schema, place: Path) -> Record:
+def unseal(stored: Any, schema: Schema, place: Path) -> Record:
     """Return the record that `seal` sealed.
 
     Raises:
