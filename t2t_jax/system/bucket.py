@@ -266,6 +266,13 @@ class BucketPath(PosixPath):
             self._store.pipe_file(self._key, bytes(data), mode=mode)
         return len(data)
 
+    def write_text(
+        self, data: str, encoding: _Name = None, errors: _Name = None, newline: _Name = None
+    ) -> int:
+        """Write the object atomically, with a text as its content; Orbax calls this."""
+        self.write_bytes(data.encode(encoding or "utf-8", errors or "strict"))
+        return len(data)
+
     def mkdir(self, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
         """Make an empty directory, which is an object `.directory` below this name."""
         if not self.exists():
