@@ -194,7 +194,7 @@ def resize(
     def fit(x: Array) -> Array:
         return _resize_ring(x, clock, 1, capacity, -1)
 
-    def fit_cache(x: Array, new: jax.ShapeDtypeStruct, axis: int) -> Array:
+    def fit_cache(x: Array, new: Array | jax.ShapeDtypeStruct, axis: int) -> Array:
         return _resize_ring(x, clock, beam_size, new.shape[axis] // beam_size, axis)
 
     cache = jax.tree.map(fit_cache, state.cache, empty_cache, slot_axes)
