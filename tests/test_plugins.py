@@ -70,7 +70,8 @@ class TwinConfig(EncoderDecoderConfig):
 
 
 TRANSFORMER = "t2t_jax.modules.transformer:Transformer"
-TWIN = Family(TwinConfig, TRANSFORMER, f"{TRANSFORMER}Decoding")
+DECODING = "t2t_jax.modules.cached_decoding:TransformerDecoding"
+TWIN = Family(TwinConfig, TRANSFORMER, DECODING)
 SORTING = TaskFacts(
     ("twin",),
     "t2t_jax.data.corpus:pair_splits",
@@ -106,7 +107,8 @@ class TwinConfig(EncoderDecoderConfig):
 
 
 TRANSFORMER = "t2t_jax.modules.transformer:Transformer"
-TWIN = Family(TwinConfig, TRANSFORMER, f"{TRANSFORMER}Decoding", tasks=("translation",))
+DECODING = "t2t_jax.modules.cached_decoding:TransformerDecoding"
+TWIN = Family(TwinConfig, TRANSFORMER, DECODING, tasks=("translation",))
 
 
 def install(site, name, code):

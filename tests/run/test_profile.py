@@ -14,6 +14,7 @@ from t2t_jax.commands.train import train_command
 from t2t_jax.errors import UserError
 from t2t_jax.run import profile
 from t2t_jax.run.profile import profiled, read_profiles
+from t2t_jax.system.signals import SignalRequest
 from tests.selection import thorough_after
 from tests.trained import wait_for_step
 
@@ -108,7 +109,7 @@ def watched(tmp_path):
         return profiled(run, meter, iter(range(first, 12)), steps, 12, request)
 
     meter = Mock(during=pause)
-    request = Mock(take=lambda: bool(requests and requests.pop()))
+    request = Mock(SignalRequest, take=lambda: bool(requests and requests.pop()))
 
     watched.said, watched.pauses, watched.folder = said, pauses, tmp_path / "profile"
     watched.requests = requests
