@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from on_accelerator.logs import seconds_of_a_step
+from on_accelerator.sizes import TINY
 
 from t2t_jax.errors import UserError
 from t2t_jax.run.job import read_goodput
@@ -36,30 +37,25 @@ _PEAK = 512**-0.5 * 4000**-0.5
 """The learning rate of the paper's base model after its warmup, by equation 3."""
 
 _SETTINGS = {
-    "model.compute-dtype": "bfloat16",
+    "model.compute_dtype": "bfloat16",
     "data.batching": "pack",
-    "data.max-length": 64,
-    "data.source-tokens-per-step": 25_088,
-    "data.target-tokens-per-step": 25_088,
-    "parallel.tokens-per-device": None,
-    "training.peak-learning-rate": _PEAK,
-    "evaluation.num-sentences": 500,
-    "checkpoint.every-minutes": None,
+    "data.max_length": 64,
+    "data.source_tokens_per_step": 25_088,
+    "data.target_tokens_per_step": 25_088,
+    "parallel.tokens_per_device": None,
+    "training.peak_learning_rate": _PEAK,
+    "evaluation.num_sentences": 500,
+    "checkpoint.every_minutes": None,
     # All sentences at once: one program for each search, and no other to compile.
-    "decoding.tokens-per-batch": 1_000_000,
+    "decoding.tokens_per_batch": 1_000_000,
 }
-_TINY = {
-    "model.d-model": 32,
-    "model.num-heads": 4,
-    "model.d-ff": 64,
-    "model.num-encoder-layers": 1,
-    "model.num-decoder-layers": 1,
-    "data.vocab-size": 500,
-    "data.source-tokens-per-step": 512,
-    "data.target-tokens-per-step": 512,
-    "evaluation.num-sentences": 5,
-    "decoding.max-extra-length": 5,
-    "decoding.tokens-per-batch": 8192,
+_TINY = TINY | {
+    "data.vocab_size": 500,
+    "data.source_tokens_per_step": 512,
+    "data.target_tokens_per_step": 512,
+    "evaluation.num_sentences": 5,
+    "decoding.max_extra_length": 5,
+    "decoding.tokens_per_batch": 8192,
 }
 _EVERY = 10
 """Steps between lines of the log at the first start, which takes four times as many."""
@@ -78,11 +74,11 @@ def main(arguments: Sequence[str]) -> int:
     trained = end - asked.scoring
     flags = _SETTINGS | {
         "data.corpus": asked.corpus,
-        "data.cache-dir": asked.cache_dir,
-        "training.warmup-steps": asked.warmup,
+        "data.cache_dir": asked.cache_dir,
+        "training.warmup_steps": asked.warmup,
     }
     stages = _Stages(asked.workdir, flags | (_TINY if asked.tiny else {}))
-    first = stages.train(4 * _EVERY, trained, {"training.log-every-steps": _EVERY})
+    first = stages.train(4 * _EVERY, trained, {"training.log_every_steps": _EVERY})
     if stages.last_step < 4 * _EVERY:
         raise UserError(f"the first start took {stages.last_step} of {4 * _EVERY} steps; see above")
     step = seconds_of_a_step(asked.workdir)
@@ -94,9 +90,9 @@ def main(arguments: Sequence[str]) -> int:
         _CHECKPOINTS * every,
         trained,
         {
-            "training.log-every-steps": min(100, every),
-            "checkpoint.every-steps": every,
-            "evaluation.every-steps": 4 * every,
+            "training.log_every_steps": min(100, every),
+            "checkpoint.every_steps": every,
+            "evaluation.every_steps": 4 * every,
         },
     )
     stages.score(end)
@@ -132,7 +128,7 @@ class _Stages:
 
     def train(self, steps: int, deadline: float, more: Mapping[str, Any]) -> float:
         """Train up to a number of steps, or until the deadline; return the seconds."""
-        flags = {**self._flags, "training.num-train-steps": steps, **more}
+        flags = {**self._flags, "training.num_train_steps": steps, **more}
         command = ["train.py", "--config=configs/base.py", f"--workdir={self._workdir}"]
         command += [f"--{name}={value}" for name, value in flags.items() if value != ""]
         start, code = time.monotonic(), self._call(command, deadline - _SECONDS_TO_STOP)

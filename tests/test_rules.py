@@ -25,7 +25,7 @@ MOST = {
     "lines of code of the extras": 8_733,
     "lines of code of the tests": 35_305,
     "lines of code of tests/against": 1_879,
-    "lines of code of the benchmarks": 4_166,
+    "lines of code of the benchmarks": 4_162,
     "words of the documents": 67_998,
     "words of the docstrings": 74_387,
     "config fields": 121,

@@ -3,7 +3,7 @@
 from t2t_jax.config import Config
 from t2t_jax.config.file import load_config
 
-_TINY = {
+TINY = {
     "model.d_model": 32,
     "model.num_heads": 4,
     "model.d_ff": 64,
@@ -11,6 +11,7 @@ _TINY = {
     "model.num_decoder_layers": 1,
     "data.vocab_size": 300,
 }
+"""Fields of a small model, to try a program on a CPU."""
 
 
 def config_of(model: str, dtype: str, tiny: bool) -> Config:
@@ -22,7 +23,7 @@ def config_of(model: str, dtype: str, tiny: bool) -> Config:
       tiny: whether to make the sizes of the model small.
     """
     changes = {"model.compute_dtype": dtype, "parallel.tokens_per_device": None}
-    return load_config(f"configs/{model}.py").replace(changes | (_TINY if tiny else {}))
+    return load_config(f"configs/{model}.py").replace(changes | (TINY if tiny else {}))
 
 
 def training_shape(tiny: bool) -> tuple[int, int]:
