@@ -251,11 +251,11 @@ def _checked(config: object, spec: str) -> Config:
             "not a t2t_jax.Config; make one by Config(), as in configs/base.py"
         )
     for name, section in get_type_hints(Config).items():
-        found = type(getattr(config, name))
-        known = [one.config for _, one in FAMILIES.each()] if name == "model" else [section]
-        if found not in known:
+        kind = type(getattr(config, name))
+        families = [family.config for _, family in FAMILIES.each()]
+        if kind not in (families if name == "model" else [section]):
             raise UserError(
-                f"the section {name} of {spec} is a {found.__name__}, not a {section.__name__}"
+                f"the section {name} of {spec} is a {kind.__name__}, not a {section.__name__}"
             )
     return config
 

@@ -92,14 +92,14 @@ class FastAttention:
             of_blocks = partial(self, score=score, dropout_rate=dropout_rate)
             arrays = query, key, value, mask, bias, dropout_key
             return windowed.windowed_attention(of_blocks, *arrays).astype(dtype), None
-        found = None
+        result = None
         if isinstance(score, ScaledProducts):
             inputs = Inputs(query, key, value, mask, score.scale, dropout_rate, dropout_key)
             forms = self.forms if bias is None else ()
-            found = next((y for form in forms if (y := form(inputs)) is not None), None)
+            result = next((y for form in forms if (y := form(inputs)) is not None), None)
             score = partial(self._products, score.scale)
         attend = partial(reference.attention, score=score, softmax=softmax_over_allowed)
-        heads, rows = found or attend(
+        heads, rows = result or attend(
             query, key, value, mask, bias, dropout_rate=dropout_rate, dropout_key=dropout_key
         )
         return heads.astype(dtype), rows
@@ -151,7 +151,7 @@ def splash_form(inputs: Inputs) -> Heads | None:
 
 
 def cudnn_form(inputs: Inputs) -> Heads | None:
-    """Compute attention on NVIDIA GPUs: by our own kernels for short rows, otherwise by cuDNN."""
+    """Compute attention on NVIDIA GPUs: short rows by `short_rows`, others by cuDNN."""
     query, key, value, mask, scale, dropout_rate, _ = inputs
     if isinstance(mask, SegmentMask) and mask.size > _LARGEST_FUSED:
         return None

@@ -38,7 +38,7 @@ add_bias.defvjp(lambda x, bias: (add_bias(x, bias), None), _add_bias_gradient)
 
 
 def transpose(matrix: Float[Array, "m n"]) -> Float[Array, "n m"]:
-    """Transpose a matrix in memory, so that XLA does not merge the transposition into a product.
+    """Transpose a matrix in memory, so that XLA does not merge the transposition into a matmul.
 
     Args:
       matrix: the matrix; if its width is no multiple of 16, XLA may convert products to float32.
