@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests.against.search.ours import reference_of, search
+from tests.against.search.ours import plain_search_of, search
 from tests.against.search.part import PART, same
-from tests.against.search.reference import Rules
+from tests.decoding.plain_search import Rules
 
 CASE = {
     **PART.simplest,
@@ -22,4 +22,4 @@ CONSTRAINTS = {"no_repeat_ngram_size": 2, "min_length": 4, "forbidden": [4, 8]}
 @pytest.mark.parametrize("constraints", [{}, CONSTRAINTS], ids=["free", "constrained"])
 def test_a_search_in_plain_python_finds_the_same(constraints, tmp_path):
     case = CASE | constraints
-    assert same(search(case, str(tmp_path)), reference_of(case).found(Rules()))
+    assert same(search(case, str(tmp_path)), plain_search_of(case).found(Rules()))

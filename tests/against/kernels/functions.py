@@ -218,12 +218,15 @@ def plain_attention(case: Any, query: Any, key: Any, value: Any, vector: Any) ->
     weights = equations.masked_softmax(scores, mask)
     weights = functional.dropout.dropout(weights, *case["dropout"])
     heads = equations.weighted_values(weights, value)
-    # The derivative by a score subtracts its weight times the product of result and cotangent. The
-    # noise is that of the result in this product. It is the same for all queries: of those that
-    # attend to the same key only, results have the same roundings, which add up in derivatives.
+    # The derivative by a score subtracts its weight times the product of result and cotangent. Its
+    # noise is the documented rounding of the result in this product, and that of the sum of
+    # weights, which is 1 but for a rounding in float32. It is the same for all queries: of those
+    # that attend to the same key only, results have the same roundings, which add up.
     total = jax.nn.logsumexp(jnp.where(mask, scores, jnp.finfo(scores.dtype).min), axis=-1)
     zero = (total - jax.lax.stop_gradient(total)).swapaxes(1, 2)[..., None]
-    return heads * (1 - (case["noise"](jnp.ones(heads.shape[2:]), DOCUMENTED) - 1) * zero)
+    one, noise = jnp.ones(heads.shape[2:]), case["noise"]
+    of_weights = (noise(one) - 1) * (EPSILON["float32"] / EPSILON[case["dtype"]])
+    return heads * (1 - (noise(one, DOCUMENTED) - 1 + of_weights) * zero)
 
 
 plain_cached = plain_attention

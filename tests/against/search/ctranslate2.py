@@ -9,7 +9,8 @@ from typing import Any
 import ctranslate2
 
 from tests.against.part import Case
-from tests.against.search.part import EMPTY, Found, Hypothesis
+from tests.against.search.part import EMPTY
+from tests.decoding.plain_search import Found, Hypothesis
 
 
 def _settings(case: Case, path: Path, pieces: list[str]) -> dict[str, Any]:

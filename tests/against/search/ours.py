@@ -20,8 +20,8 @@ from t2t_jax.modules.names import parameters_of
 from tests.against.networks.ours import log_probs
 from tests.against.part import OURS, Case
 from tests.against.search import part
-from tests.against.search.part import END, MOST_TOKENS, Found, same
-from tests.against.search.reference import Reference, Rules
+from tests.against.search.part import MOST_TOKENS, same
+from tests.decoding.plain_search import END, PADDING, STARTS, Found, PlainSearch, Rules
 from tests.extras.interchange.models import altered_json, portable, translator_of
 from tests.tiny import tiny_sizes
 
@@ -51,7 +51,7 @@ def _model(case: Case) -> PortableModel:
         deviation = {"embedding": scale, "output_bias": spread}.get(name, 0.25)
         arrays[name] = rng.normal(name.endswith("scale"), deviation, like.shape).astype(np.float32)
     arrays["output_bias"][END] += end
-    arrays["output_bias"][[part.PADDING, part.STARTS["begin"], part.UNKNOWN]] += special
+    arrays["output_bias"][[PADDING, STARTS["begin"], part.UNKNOWN]] += special
     return replace(model, arrays=arrays)
 
 
@@ -106,7 +106,7 @@ def search(case: Case, folder: str) -> Found:
     return found
 
 
-def reference_of(case: Case) -> Reference:
+def plain_search_of(case: Case) -> PlainSearch:
     """Return the searches of a case in plain Python, with the probabilities of this package."""
     translator = _with_parameters(case, _model(case))
 
@@ -120,7 +120,7 @@ def reference_of(case: Case) -> Reference:
         found = log_probs(translator.model, translator.params, Batch(*sides))
         return np.asarray(found)[0, len(tokens)]
 
-    return Reference(case, lambda *sides: next_log_probs(*map(tuple, sides)))
+    return PlainSearch(case, lambda *sides: next_log_probs(*map(tuple, sides)))
 
 
 def _explain(case: Case, folder: str, name: str) -> list[str]:
@@ -129,17 +129,17 @@ def _explain(case: Case, folder: str, name: str) -> list[str]:
     if same(ours, theirs):
         return []
     own, others = Rules(**part.rules_of(case, OURS)), part.rules_of(case, name)
-    reference = reference_of(case)
-    is_own = same(ours, reference.found(own))
+    plain = plain_search_of(case)
+    is_own = same(ours, plain.found(own))
     different = [rule for rule in others if others[rule] != getattr(own, rule)]
     for count in range(1, len(different) + 1) if is_own else ():
         for chosen in combinations(different, count):
             rules = replace(own, **{rule: others[rule] for rule in chosen})
-            if same(theirs, reference.found(rules)):
+            if same(theirs, plain.found(rules)):
                 return list(chosen)
-    if reference.dead_end:  # neither -inf everywhere nor NaN has a best subword
+    if plain.dead_end:  # neither -inf everywhere nor NaN has a best subword
         return ["dead_ends_live"]
-    return ["near tie"] if reference.margin < part.TIE else ["no rule explains it"]
+    return ["near tie"] if plain.margin < part.TIE else ["no rule explains it"]
 
 
 explain_transformers = partial(_explain, name="transformers")

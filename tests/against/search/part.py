@@ -4,22 +4,18 @@ A case has the ids of this package. All programs read the same parameters: the f
 Most cases give the settings as arguments. In others, transformers and the README for CTranslate2
 have them from an export, or an import reads them from the files of transformers.
 
-Where a program finds other hypotheses, `reference` searches by its rules. The kind of a difference
-is the fewest rules that explain the whole result, hypotheses and scores.
+Where a program finds other hypotheses, `plain_search` searches by its rules. The kind of a
+difference is the fewest rules that explain the whole result, hypotheses and scores.
 """
 
 from collections.abc import Mapping, Sequence
 from itertools import chain, combinations
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from tests.against.part import OURS, Case, Difference, Fields, Part, Step, drawn, simplest_case
-
-Hypothesis: TypeAlias = tuple[list[int], float, float]
-"""The ids with the prefix and the end, the score, and the log-probability."""
-Found: TypeAlias = list[list[Hypothesis]]
-"""The hypotheses of each sentence, best first."""
+from tests.decoding.plain_search import END, Found
 
 TOLERANCE = 2e-4
 """Of scores and log-probabilities: float32 sums of up to 16 tokens differ by 2e-5 between programs.
@@ -28,9 +24,7 @@ TIE = 1e-5
 """Choices between less different numbers depend on the order of sums in float32."""
 EMPTY = -1e8
 """Log-probabilities below are empty slots of the other programs, which this package leaves out."""
-PADDING, END, UNKNOWN = 0, 1, 3
-STARTS = {"padding": PADDING, "end": END, "begin": 2}
-"""The ids of the possible starts of a target."""
+UNKNOWN = 3
 MOST_TOKENS = 16
 """The longest output of all cases, so that they share compiled programs."""
 DISTRIBUTIONS: Mapping[str, tuple[float, float, float, float]] = {
@@ -141,7 +135,7 @@ def routes(case: Case) -> dict[str, list[Step]]:
 
 
 def rules_of(case: Case, name: str) -> dict[str, Any]:
-    """Return the rules of a program that matter in a case; see `reference.Rules`."""
+    """Return the rules of a program that matter in a case; see `plain_search.Rules`."""
     by_words, has_prefix = case["forbidden_by"] == "bad_words_ids", longest_prefix(case) > 0
     normalized = case["renormalize_logits"]
     if name == OURS:

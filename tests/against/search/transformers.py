@@ -10,7 +10,7 @@ from transformers.utils import logging
 
 from tests.against.part import Case
 from tests.against.search import part
-from tests.against.search.part import END, PADDING, Found
+from tests.decoding.plain_search import END, PADDING, Found
 
 logging.set_verbosity_error()
 logging.disable_progress_bar()

@@ -1,18 +1,24 @@
 """A search in plain Python, by the rules of this package or of another program.
 
-If two programs find other hypotheses, the reference says which of their rules make the difference.
+It is written from the rules, one sentence at a time, and shares no code with the package. If two
+programs find different hypotheses, it says which of their rules make the difference.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from tests.against.part import Case
-from tests.against.search.part import END, PADDING, STARTS, Found, Hypothesis
+PADDING, END = 0, 1
+STARTS = {"padding": PADDING, "end": END, "begin": 2}
+"""The ids of the possible starts of a target."""
 
+Hypothesis: TypeAlias = tuple[list[int], float, float]
+"""The ids with the prefix and the end, the score, and the log-probability."""
+Found: TypeAlias = list[list[Hypothesis]]
+"""The hypotheses of each sentence, best first."""
 NextLogProbs: TypeAlias = Callable[[Sequence[int], Sequence[int]], np.ndarray]
 """`f(source, tokens)` returns the log-probabilities `[vocabulary]` of the next token."""
 
@@ -48,11 +54,11 @@ class Rules:
     greedy_penalty: bool = False
 
 
-class Reference:
+class PlainSearch:
     """Searches of a case by any rules."""
 
-    def __init__(self, case: Case, next_log_probs: NextLogProbs) -> None:
-        """Take a case and its model."""
+    def __init__(self, case: Mapping[str, Any], next_log_probs: NextLogProbs) -> None:
+        """Take the sentences and settings, with the names in `CASE`, and the model."""
         self._case, self._next = case, next_log_probs
         self.margin = math.inf
         """The smallest difference of log-probabilities or scores on which a choice depended."""
