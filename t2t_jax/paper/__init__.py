@@ -250,15 +250,9 @@ CONSTANTS = (
 BASE_SETTINGS = {path: value for constant in CONSTANTS for path, value in constant.values.items()}
 """The settings of the base model on English-German, by attribute of `Config`."""
 
-_BIG: dict[str, object] = {
-    "model.d_model": 1024,
-    "model.d_ff": 4096,
-    "model.num_heads": 16,
-    "model.dropout_rate": 0.3,
-    "training.num_train_steps": 300_000,
-    "checkpoint.every_steps": 600,
-    "checkpoint.average": 20,
-}
+_BIG = {
+    path: value for path, value in TABLE_3["big"].settings.items() if value != BASE_SETTINGS[path]
+} | {"checkpoint.every_steps": 600, "checkpoint.average": 20}
 # No corpus of ours is this one: WMT publishes 41M pairs, and our subwords are byte pairs.
 _FRENCH = {
     "data.corpus": "WMT 2014 fr-en, 36M pairs, word-pieces",

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
-from t2t_jax.config import Config
+from t2t_jax.config import Config, differences, format_differences
 from t2t_jax.config.file import Grid
 from t2t_jax.errors import UserError
 from t2t_jax.sweep.cell import Cell, Scores, mean_of, score_at
@@ -28,6 +28,8 @@ _JOURNAL, _LOCK = "promotions.jsonl", "promotions.lock"
 _JOURNAL_SCHEMA = schema({"variant": str, "rung": COUNT, "left_out": int})
 _Promotion = tuple[str, int, int]
 """A variant, its new rung, and the seed without which it was chosen, as in the journal."""
+_EQUAL = "training.num_train_steps", "checkpoint.every_steps", *OF_SUBWORDS
+"""The fields that all variants have the same values of, so that they can be compared at a rung."""
 _USAGE = "give --halving rungs=3,keep=0.33, with ,asha to promote without waiting"
 
 
@@ -97,15 +99,10 @@ def check_can_be_halved(grid: Grid) -> None:
                 f"{name} has checkpoint.every_steps=None, and --halving pauses where checkpoints "
                 "are due; give the steps"
             )
-        for path in ("training.num_train_steps", "checkpoint.every_steps"):
-            if config.value(path) != base.value(path):
-                raise UserError(
-                    f"{name} has {path}={config.value(path)} and {grid.base} {base.value(path)}; "
-                    "for --halving, give both the same, or leave one out with --only"
-                )
-        if differing := [path for path in OF_SUBWORDS if config.value(path) != base.value(path)]:
+        changed = differences(base, config)
+        if differing := {path: changed[path] for path in _EQUAL if path in changed}:
             raise UserError(
-                f"{name} and {grid.base} differ in subwords ({', '.join(differing)}), so --halving "
+                f"{grid.base} and {name} differ in {format_differences(differing)}, so --halving "
                 "cannot compare them; give both the same values, or leave one out with --only"
             )
 

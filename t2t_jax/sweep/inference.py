@@ -15,7 +15,7 @@ compared by its own spread.
 import math
 import statistics
 from collections.abc import Collection, Mapping, Sequence
-from functools import cache, lru_cache
+from functools import cache
 from itertools import product
 from typing import Literal, NamedTuple
 
@@ -348,7 +348,8 @@ def sampled_scores(result: Record, measure: str) -> np.ndarray | None:
     if len(result.get("references", ())) < _LEAST_SENTENCES:
         return None
     if measure == "bleu":
-        return _sampled_bleu(tuple(result["hypotheses"]), tuple(result["references"]))
+        counts = sentence_statistics(result["hypotheses"], result["references"])
+        return bleu_of(_sampled(counts))
     if "sentence_nll" not in result:
         return None
     nll, unit = result["sentence_nll"], math.log(2)
@@ -359,12 +360,6 @@ def sampled_scores(result: Record, measure: str) -> np.ndarray | None:
         return None
     sums = _sampled(np.stack([nll, sizes], axis=1))
     return sums[:, 0] / sums[:, 1] / unit
-
-
-@lru_cache(maxsize=1000)
-def _sampled_bleu(hypotheses: tuple[str, ...], references: tuple[str, ...]) -> np.ndarray:
-    """Return `sampled_scores` for BLEU, which several tables of a grid need."""
-    return bleu_of(_sampled(sentence_statistics(hypotheses, references)))
 
 
 def noise_of_seeds(scores: Mapping[str, Mapping[int, float]]) -> float:

@@ -14,7 +14,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from t2t_jax.config import Config
 from t2t_jax.config.tables import environment_of
 from t2t_jax.errors import UserError, in_one_line, needs_extra, warn
 from t2t_jax.sweep.cell import Cell, train_and_score
@@ -265,15 +264,8 @@ class Cluster:
             if not job.done():
                 return _ClusterJob(job)
         try:
-            job = self._executor.submit(
-                _run_cell,
-                cell.config.to_json(),
-                str(cell.workdir),
-                environment_of(cell.config),
-                self._flags,
-                cell.until,
-                cell.split,
-            )
+            env = environment_of(cell.config)
+            job = self._executor.submit(_run_cell, cell, env, self._flags)
         except RuntimeError as error:  # sbatch refused it
             raise UserError(f"cannot be submitted: {in_one_line(error)}") from error
         stored.parent.mkdir(parents=True, exist_ok=True)
@@ -325,9 +317,7 @@ def _job_id(stored: Path) -> str:
     return content.decode()
 
 
-def _run_cell(
-    config: str, workdir: str, env: Mapping[str, str], flags: Sequence[str], until: int, split: str
-) -> Outcome:
+def _run_cell(cell: Cell, env: Mapping[str, str], flags: Sequence[str]) -> Outcome:
     """Train and score a cell on a node of the cluster.
 
     SIGUSR2, which announces the end of the job's time or its preemption, stops the training like
@@ -339,7 +329,6 @@ def _run_cell(
     prepare_process()
     signal.signal(signal.SIGUSR2, lambda *_: signal.raise_signal(signal.SIGTERM))
     try:
-        cell = Cell("", Config.from_json(config), Path(workdir), until, split)
         return Outcome(train_and_score(cell, flags), "")
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -249,10 +249,10 @@ def _intervals(comparison: Comparison, row: VariantRow) -> str:
     """Return the 95% intervals of a row, and whether they contain the paper's differences."""
     grid = comparison.grid
     base = next((r.perplexity.mean for r in comparison.rows if r.variant == grid.base), None)
-    marks = paper_marks(grid.published, row.variant, grid.base)
-    texts = {"perplexity": interval_and_paper(row.perplexity, marks.perplexity, base)}
+    relative, of_bleu = paper_differences(grid.published, row.variant, grid.base)
+    texts = {"perplexity": interval_and_paper(row.perplexity, relative, base)}
     if row.measures.bootstrap:
-        texts[row.measures.score.name] = interval_and_paper(row.score, marks.bleu)
+        texts[row.measures.score.name] = interval_and_paper(row.score, of_bleu)
     return "; ".join(f"{name}: {text}" for name, text in texts.items() if text)
 
 
@@ -404,10 +404,10 @@ def effect_figure(grid: Grid, rows: Sequence[VariantRow]) -> dict[str, bytes]:
     compared = [row for row in rows if row.variant != grid.base]
     figure, (left, right) = canvas(9, max(2.4, 1.5 + 0.3 * len(compared)), 2)
     right.sharey(left)
-    marks = [paper_marks(grid.published, row.variant, base.variant) for row in compared]
-    scale, marks_of_perplexity = 1 / base.perplexity.mean, [mark.perplexity for mark in marks]
-    _draw(left, [row.perplexity for row in compared], marks_of_perplexity, scale)
-    _draw(right, [row.score for row in compared], [mark.bleu for mark in marks], 1)
+    marks = [paper_differences(grid.published, row.variant, base.variant) for row in compared]
+    scale = 1 / base.perplexity.mean
+    _draw(left, [row.perplexity for row in compared], [mark for mark, _ in marks], scale)
+    _draw(right, [row.score for row in compared], [mark for _, mark in marks], 1)
     left.set_xlabel("perplexity, relative")
     right.set_xlabel(base.measures.score.name)
     figure.supxlabel(f"difference from {grid.base}", fontsize="medium")
@@ -472,15 +472,6 @@ def in_lines(name: str, width: int) -> str:
     return "\n".join(line.replace("= ", "=").replace(", ", ",") for line in lines)
 
 
-class Marks(NamedTuple):
-    """The positions of the paper's differences from the base in a plot; None for no mark."""
-
-    perplexity: float | None = None
-    """The relative difference in perplexity."""
-    bleu: float | None = None
-    """The difference in BLEU."""
-
-
 def paper_values(row: Table3Row | None) -> tuple[float | str | None, ...]:
     """Return the figures of a row of Table 3, as in `PAPER_FIELDS`; empty texts for None."""
     return ("", "", "") if row is None else (row.dev_perplexity, row.dev_bleu, row.parameters)
@@ -493,13 +484,18 @@ def paper_cells(row: Table3Row | None) -> tuple[str, ...]:
     return f"{row.dev_perplexity:.2f}", f"{row.dev_bleu:.1f}", str(row.parameters or "")
 
 
-def paper_marks(published: Mapping[str, Table3Row], variant: str, base: str) -> Marks:
-    """Return the paper's differences of a variant from the base."""
+def paper_differences(
+    published: Mapping[str, Table3Row], variant: str, base: str
+) -> tuple[float | None, float | None]:
+    """Return the paper's differences of a variant from the base; None if it has no such rows.
+
+    Returns:
+      The relative difference in perplexity, and the difference in BLEU.
+    """
     row, of_base = published.get(variant), published.get(base)
     if row is None or of_base is None:
-        return Marks()
-    relative = row.dev_perplexity / of_base.dev_perplexity - 1
-    return Marks(relative, row.dev_bleu - of_base.dev_bleu)
+        return None, None
+    return row.dev_perplexity / of_base.dev_perplexity - 1, row.dev_bleu - of_base.dev_bleu
 
 
 def interval_and_paper(change: Change, published: float | None, base: float | None = None) -> str:
@@ -509,7 +505,7 @@ def interval_and_paper(change: Change, published: float | None, base: float | No
 
     Args:
       change: our difference from the base.
-      published: the paper's difference, as in `Marks`.
+      published: the paper's difference, as in `paper_differences`.
       base: the base's mean if the paper's difference is relative to the base; the text is then in
         percent. None means an absolute difference.
     """

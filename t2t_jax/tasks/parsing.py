@@ -1,12 +1,13 @@
 """Constituency parsing from sentences to trees, which PARSEVAL scores (section 6.3)."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from t2t_jax import paper
 from t2t_jax.config import Config
-from t2t_jax.data.trees import build_tree, escape_brackets, format_tree
+from t2t_jax.data.trees import Tree, build_tree, escape_brackets, format_tree
 from t2t_jax.system.records import Record
-from t2t_jax.tasks.measures.parseval import parse_scores
+from t2t_jax.tasks.measures.parseval import parseval
 from t2t_jax.tasks.task import GridMeasures, Measure, PublishedExperiment, Scored
 from t2t_jax.tasks.text_to_text import TextToText
 
@@ -39,8 +40,15 @@ class Parsing(TextToText):
         self, sources: Sequence[str], outputs: Sequence[str], targets: Sequence[str], language: str
     ) -> Scored:
         """Score the trees in a model's outputs by PARSEVAL, and show trees in brackets."""
-        scores, hypotheses, references = parse_scores(sources, outputs, targets)
-        return Scored(scores, list(sources), hypotheses, references)
+        words = [source.split() for source in sources]
+        built = [build_tree(ws, o.split()) for ws, o in zip(words, outputs, strict=True)]
+        gold = [Tree(ws, t.split()) for ws, t in zip(words, targets, strict=True)]
+        predicted = [tree for tree, _ in built]
+        repaired = sum(repairs > 0 for _, repairs in built)
+        scores = replace(parseval(gold, predicted), num_repaired=repaired)
+        return Scored(
+            scores, list(sources), [*map(format_tree, predicted)], [*map(format_tree, gold)]
+        )
 
     def score_rows(self, record: Record) -> Iterable[tuple[str, str, str]]:
         """Yield rows of EVALB's percentages and of the sentences left out or repaired."""

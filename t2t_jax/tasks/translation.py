@@ -4,10 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from t2t_jax import paper
 from t2t_jax.config import Config
-from t2t_jax.data.corpus import Corpus
 from t2t_jax.data.languages import language_of
-from t2t_jax.data.tokenized import TokenizedSplit
-from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import OF_SCORES, check_installed
 from t2t_jax.system.records import Record
 from t2t_jax.tasks import task
@@ -28,15 +25,9 @@ class Translation(TextToText):
     )
     grid = task.GridMeasures(measures[0], measures[1], bootstrap=True)
 
-    def examples(
-        self, config: Config, corpus: Corpus, vocabulary: Vocabulary, split: str, longest: float
-    ) -> TokenizedSplit:
-        """Return the pairs of a split, before which it is checked that they can be scored."""
-        check_installed("train", "BLEU", *OF_SCORES)
-        return super().examples(config, corpus, vocabulary, split, longest)
-
     def scored(self, asked: task.Scoring) -> task.Scored:
         """Translate the sources of a split, and score the translations; see `Task.scored`."""
+        check_installed("train", "BLEU", *OF_SCORES)  # before the search, which takes long
         found, name = super().scored(asked), asked.translator.config.evaluation.metric
         if name is None:
             return found

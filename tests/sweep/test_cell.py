@@ -238,8 +238,7 @@ def test_trackers_of_a_sweep_reach_its_cells(cell, monkeypatch):
     monkeypatch.setattr(launchers, "train_and_score", lambda cell, flags: flags[0])
     monkeypatch.setattr("t2t_jax.system.program.prepare_process", lambda: None)
     monkeypatch.setattr("signal.signal", lambda *_: None)
-    given = cell.config.to_json(), str(cell.workdir), {}
-    assert launchers._run_cell(*given, ["trackio:demo"], 1, "dev") == ("trackio:demo", "")
+    assert launchers._run_cell(cell, {}, ["trackio:demo"]) == ("trackio:demo", "")
 
 
 def test_a_sweep_refuses_a_tracker_before_it_starts_a_cell(tmp_path):

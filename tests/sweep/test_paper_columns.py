@@ -5,17 +5,14 @@ from typing import NamedTuple
 import pytest
 
 from t2t_jax.paper import TABLE_3
-from t2t_jax.sweep.tables import (
-    interval_and_paper,
-    paper_marks,
-)
+from t2t_jax.sweep.tables import interval_and_paper, paper_differences
 
 
 def test_a_plot_marks_differences_from_the_base():
-    marks = paper_marks(TABLE_3, "big", "base")
+    marks = paper_differences(TABLE_3, "big", "base")
     assert marks == (pytest.approx(4.33 / 4.92 - 1), pytest.approx(0.6))
-    assert paper_marks({"big": TABLE_3["big"]}, "big", "base") == (None, None)
-    assert paper_marks(TABLE_3, "unknown", "base") == (None, None)
+    assert paper_differences({"big": TABLE_3["big"]}, "big", "base") == (None, None)
+    assert paper_differences(TABLE_3, "unknown", "base") == (None, None)
 
 
 class Change(NamedTuple):
@@ -41,6 +38,6 @@ def test_a_cell_says_whether_our_interval_contains_the_papers_difference(change,
 
 def test_differences_in_perplexity_are_compared_in_percent_of_the_base():
     """One head: 5.29 beside 4.92 is 7.5% more; 1 to 3 more than 20 are 5% to 15% more."""
-    published = paper_marks(TABLE_3, "A-h1", "base").perplexity
+    published = paper_differences(TABLE_3, "A-h1", "base")[0]
     text = interval_and_paper(Change(1.0, 3.0), published, base=20.0)
     assert text == "[+5.0%, +15.0%] contains +7.5%"

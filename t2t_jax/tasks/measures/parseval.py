@@ -10,7 +10,7 @@ import operator
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from t2t_jax.data import trees
@@ -177,26 +177,3 @@ def _bracket_scores(total: _Counts) -> tuple[float, float, float]:
 
 def _percent(part: int, whole: int) -> float:
     return 100 * part / whole if whole else 0.0
-
-
-def parse_scores(
-    sentences: Sequence[str], outputs: Sequence[str], references: Sequence[str]
-) -> tuple[ParsevalScores, list[str], list[str]]:
-    """Build the trees of a model's outputs, and score them.
-
-    Args:
-      sentences: sentences as words with spaces between them.
-      outputs: the model's output for each sentence: symbols as those of a `Tree`,
-        or any other text.
-      references: the right symbols for each sentence.
-
-    Returns:
-      The scores, then the model's trees and the right ones, in brackets.
-    """
-    words = [sentence.split() for sentence in sentences]
-    built = [trees.build_tree(ws, o.split()) for ws, o in zip(words, outputs, strict=True)]
-    gold = [trees.Tree(ws, r.split()) for ws, r in zip(words, references, strict=True)]
-    predicted = [tree for tree, _ in built]
-    repaired = sum(repairs > 0 for _, repairs in built)
-    scores = replace(parseval(gold, predicted), num_repaired=repaired)
-    return scores, list(map(trees.format_tree, predicted)), list(map(trees.format_tree, gold))

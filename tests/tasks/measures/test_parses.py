@@ -2,7 +2,7 @@
 
 import pytest
 
-from t2t_jax.tasks.measures.parseval import parse_scores
+from t2t_jax.tasks.parsing import TASK
 
 SENTENCES = ["The dog barks .", "It rains", "a , b"]
 GOLD = ["(S (NP DT NN )NP (VP VBZ )VP . )S", "(S (NP PRP )NP (VP VBZ )VP )S", "(NP NN , NN )NP"]
@@ -14,7 +14,7 @@ GOLD_TREES = [
 
 
 def test_the_right_symbols_score_100_and_need_no_repair():
-    scores, trees, gold = parse_scores(SENTENCES, GOLD, GOLD)
+    scores, _, trees, gold = TASK.score_outputs(SENTENCES, GOLD, GOLD, "")
     assert trees == gold == GOLD_TREES
     assert (scores.recall, scores.precision, scores.f1, scores.best) == (100, 100, 100, 100)
     assert (scores.num_repaired, scores.num_errors, scores.num_skipped) == (0, 0, 0)
@@ -27,7 +27,7 @@ def test_repaired_sentences_are_counted_once_and_scored_as_they_were_repaired():
         "(S (VP PRP VBZ )VP )S",  # a tree, but a wrong one
         "",
     ]
-    scores, trees, _ = parse_scores(SENTENCES, outputs, GOLD)
+    scores, _, trees, _ = TASK.score_outputs(SENTENCES, outputs, GOLD, "")
     assert trees == [
         "(TOP (S (NP (DT The) (NN dog)) (VBZ barks) (. .)))",
         "(TOP (S (VP (PRP It) (VBZ rains))))",
@@ -45,6 +45,6 @@ def test_repaired_sentences_are_counted_once_and_scored_as_they_were_repaired():
 def test_a_word_that_the_treebank_tags_as_punctuation_makes_an_error():
     # EVALB leaves out by tag: "b" is not in the gold tree, but in every tree that can be built.
     gold = [*GOLD[:2], "(NP NN , : )NP"]
-    scores, _, _ = parse_scores(SENTENCES, gold, gold)
+    scores = TASK.score_outputs(SENTENCES, gold, gold, "").scores
     assert (scores.num_errors, scores.num_repaired) == (1, 1)
     assert scores.f1 == 100  # of the other two
