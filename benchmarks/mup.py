@@ -29,25 +29,25 @@ t2t-jax sweep --config configs/mup_small.py --workdir runs/mup_small --jobs 2
 python benchmarks/mup.py runs/mup_small docs/results
 ```
 
-Small translation models of Multi30k in four widths, at eight learning rates each, with one seed.
-`configs/mup_small.py` has the sizes, and [widths.md](../widths.md) says what muP is. At the base
-width, 64, both parametrisations are the same.
+The grid finds the best learning rate of four widths, in the standard parametrisation and in
+[muP](../widths.md). It trains models of Multi30k with one seed (`configs/mup_small.py`). At width
+64 both are the same.
 
-Hardware, date and time: {note}.
+Hardware, date and time:
+{note}.
 
 ![Perplexity on dev over the learning rate, by width](mup_small.png)
 
-The best rate of each width, how many steps of the grid of rates, each a factor of 2, it lies from
-that of the smallest width, and its perplexity:
+Best rates, and their distance from the smallest width's in factors of 2:
 
 {best}
 
-All perplexities on dev, by the peak of the learning rate:
+Perplexity on dev by peak learning rate:
 
 {table}
 
-What this cannot say: with one seed a cell, neighbouring rates may be within the noise of each
-other, and models of {steps} steps on one small corpus are no evidence for long trainings.
+With one seed, neighbouring rates may be within the noise. {steps} steps say nothing about long
+trainings.
 """
 
 
@@ -108,12 +108,7 @@ def page(curves: Curves, note: str) -> str:
     least = min(width for _, width in curves)
     places = {key: rates.index(rate) for key, rate in best.items()}
     moved = [
-        [
-            *(kind, width, f"{best[kind, width]:g}"),
-            f"{places[kind, width] - places[kind, least]:+d}",
-            f"{min(points.values()):.2f}",
-        ]
-        for (kind, width), points in curves.items()
+        [*key, f"{best[key]:g}", f"{places[key] - places[key[0], least]:+d}"] for key in curves
     ]
     rows = [
         [kind, width, *(f"{points[rate]:.2f}" if rate in points else "" for rate in rates)]
@@ -123,16 +118,14 @@ def page(curves: Curves, note: str) -> str:
     return _PAGE.format(
         note=note,
         steps=steps,
-        best=_markdown(
-            ["parametrisation", "d_model", "best rate", "steps of the grid", "perplexity"], moved
-        ),
+        best=_markdown(["parametrisation", "d_model", "best rate", "moved by"], moved),
         table=_markdown(["parametrisation", "d_model", *(f"{rate:g}" for rate in rates)], rows),
     )
 
 
 def _markdown(heads: Sequence[object], rows: Sequence[Sequence[object]]) -> str:
-    lines = (heads, ["---"] * len(heads), *rows)
-    return "\n".join(markdown_row([*map(str, line)]) for line in lines)
+    lines = [markdown_row([*map(str, line)]) for line in (heads, *rows)]
+    return "\n".join([lines[0], "|" + "---|" * len(heads), *lines[1:]])
 
 
 def main(arguments: Sequence[str]) -> int:
