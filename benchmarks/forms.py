@@ -14,8 +14,8 @@ from workload import jax
 from t2t_jax.functional.attention import masked_softmax, scaled
 from t2t_jax.kernels.bfloat16 import transpose
 from t2t_jax.kernels.int8 import int8_product
-from t2t_jax.kernels.preset import Kernels
 from t2t_jax.kernels.products import Transposed
+from t2t_jax.kernels.reference import Kernels
 
 OURS = "t2t_jax"
 """The form that t2t_jax computes a product in."""

@@ -19,7 +19,7 @@ from t2t_jax.config import ModelConfig
 from t2t_jax.functional.attention import merge_heads, split_heads
 from t2t_jax.functional.masks import attention_mask
 from t2t_jax.kernels.cpu import CPU
-from t2t_jax.kernels.preset import Kernels
+from t2t_jax.kernels.reference import Kernels
 from t2t_jax.modules.attention import Context, Mask, MultiHeadAttention
 
 Layer: TypeAlias = Callable[[Any, jax.Array], jax.Array]

@@ -39,7 +39,7 @@ from t2t_jax.errors import UserError
 from t2t_jax.kernels import cpu, gpu, tpu
 from t2t_jax.kernels.choice import fast_compute_dtype, kernels_of
 from t2t_jax.kernels.int8 import Int8Matrix, quantize
-from t2t_jax.kernels.preset import Kernels
+from t2t_jax.kernels.reference import Kernels
 from t2t_jax.parallel.mesh import make_mesh
 from t2t_jax.system.program import run
 

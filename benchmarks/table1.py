@@ -38,7 +38,7 @@ from workload import jax
 
 from t2t_jax.errors import UserError, check_installed
 from t2t_jax.kernels.choice import kernels_of
-from t2t_jax.kernels.preset import Kernels
+from t2t_jax.kernels.reference import Kernels
 from t2t_jax.parallel.devices import memory_of_a_device
 from t2t_jax.parallel.mesh import make_mesh
 from t2t_jax.system.atomic_file import write_whole

@@ -29,7 +29,7 @@ from t2t_jax.decoding.programs import (  # noqa: E402
     proceed,
 )
 from t2t_jax.decoding.scheduler import strategy_of  # noqa: E402
-from t2t_jax.kernels.preset import Kernels  # noqa: E402
+from t2t_jax.kernels.reference import Kernels  # noqa: E402
 from t2t_jax.modules.models import make_decoding_model, make_model  # noqa: E402
 from t2t_jax.parallel.mesh import batch_layout, make_mesh, put_rows  # noqa: E402
 from t2t_jax.training.state import create_state  # noqa: E402

@@ -22,8 +22,7 @@ from on_accelerator.sizes import QUEUED, config_of, repeats, training_shape
 from t2t_jax.config import Config
 from t2t_jax.decoding.programs import proceed
 from t2t_jax.kernels.choice import kernels_of
-from t2t_jax.kernels.preset import Kernels
-from t2t_jax.kernels.reference import REFERENCE
+from t2t_jax.kernels.reference import REFERENCE, Kernels
 from t2t_jax.parallel.jax_settings import compiler_options
 from t2t_jax.parallel.mesh import make_mesh
 

@@ -19,7 +19,7 @@ from t2t_jax.config import Config
 from t2t_jax.kernels.attention import cudnn_form
 from t2t_jax.kernels.choice import kernels_of
 from t2t_jax.kernels.gpu import GPU
-from t2t_jax.kernels.preset import Kernels
+from t2t_jax.kernels.reference import Kernels
 from t2t_jax.parallel.mesh import make_mesh
 from t2t_jax.training.step_memory import training_memory
 

@@ -14,8 +14,8 @@ from t2t_jax.functional.attention import ScaledProducts, masked_softmax, repeat_
 from t2t_jax.functional.dropout import DropoutKey
 from t2t_jax.functional.masks import SegmentMask
 from t2t_jax.kernels import blockwise, reference, short_rows, splash, windowed
-from t2t_jax.kernels.preset import PRODUCTS, DistanceBias, Heads, Score
 from t2t_jax.kernels.products import Einsum, einsum_float32
+from t2t_jax.kernels.reference import PRODUCTS, DistanceBias, Heads, Score
 
 _LARGEST_FUSED = 1 << 28
 """Most entries of a mask for cuDNN. The mask is the only quadratic array that it keeps; so many
@@ -204,7 +204,7 @@ def fused_attention(
         any arrays, on any device.
 
     Returns:
-      The weighted values, and the mask of queries; see `preset.Heads`.
+      The weighted values, and the mask of queries; see `reference.Heads`.
     """
     attends = jnp.bool_(True) if mask is None else mask.any(-1, keepdims=True)
     lengths: dict[str, Any] = {}

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Float32
 
 from t2t_jax.functional.attention import ScaledProducts, masked_softmax, repeat_heads, scaled
-from t2t_jax.kernels.preset import PRODUCTS, Score
 from t2t_jax.kernels.products import einsum_float32
+from t2t_jax.kernels.reference import PRODUCTS, Score
 
 
 class Kept(NamedTuple):

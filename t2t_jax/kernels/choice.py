@@ -11,7 +11,7 @@ from t2t_jax.kernels import bfloat16
 from t2t_jax.kernels.cpu import CPU, CPU_BFLOAT16
 from t2t_jax.kernels.cudnn import takes_few_queries
 from t2t_jax.kernels.gpu import CUDNN_GPU, CUDNN_GPU_FEW_QUERIES, GPU
-from t2t_jax.kernels.preset import Kernels
+from t2t_jax.kernels.reference import Kernels
 from t2t_jax.kernels.tpu import TPU, TPU_BFLOAT16
 from t2t_jax.system.host import instruction_sets, processor_vendor
 

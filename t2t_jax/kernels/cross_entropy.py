@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Float32, Int
 
 from t2t_jax.kernels.normalizer import Normalizer, in_passes
-from t2t_jax.kernels.preset import Losses
+from t2t_jax.kernels.reference import Losses
 
 _Residuals = tuple[Float[Array, "*t v"], Float[Array, "*t"], Int[Array, "*t"]]
 

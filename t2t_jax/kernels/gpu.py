@@ -9,9 +9,9 @@ from t2t_jax.kernels import normalization, reference
 from t2t_jax.kernels.attention import FastAttention, blockwise_form, cudnn_form
 from t2t_jax.kernels.cross_entropy import cross_entropy
 from t2t_jax.kernels.normalizer import greatest_in_one_pass, in_one_pass
-from t2t_jax.kernels.preset import CacheLayout
 from t2t_jax.kernels.products import logits_on_accelerators
 from t2t_jax.kernels.recomputed import dropout_recomputed, relu_from_result
+from t2t_jax.kernels.reference import CacheLayout
 
 
 def _rounded_logits(

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Shaped
 
 from t2t_jax.functional import masks
 from t2t_jax.functional.dropout import DropoutKey
-from t2t_jax.kernels.preset import DistanceBias, Heads
+from t2t_jax.kernels.reference import DistanceBias, Heads
 
 
 def windowed_attention(

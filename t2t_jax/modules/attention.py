@@ -21,8 +21,14 @@ from t2t_jax.functional.dropout import DropoutKey
 from t2t_jax.functional.position import rotate
 from t2t_jax.kernels.attention import has_fused_widths
 from t2t_jax.kernels.cached_attention import Kept, cached_attention, fused_cached_attention
-from t2t_jax.kernels.preset import CacheLayout, DistanceBias, Kernels, Score
-from t2t_jax.kernels.reference import REFERENCE, attention_weights
+from t2t_jax.kernels.reference import (
+    REFERENCE,
+    CacheLayout,
+    DistanceBias,
+    Kernels,
+    Score,
+    attention_weights,
+)
 from t2t_jax.modules import parameters
 from t2t_jax.modules.cache import (
     CachedKeysValues,
@@ -259,8 +265,7 @@ class MultiHeadAttention(nn.Module):
         mask, bias = context.encoded_mask, None
         if encoded is None:
             mask, bias = context.mask, context.bias
-            if context.rotary is not None:
-                query, key = rotated(query, key, context)
+            query, key = rotated(query, key, context)
         if self.is_mutable_collection(WEIGHTS) and not self.is_initializing():
             of_heads = attention.repeat_heads(key, self.config.num_heads)
             weights = attention_weights(query, of_heads, mask, bias, self.score)

@@ -20,7 +20,7 @@ from jaxtyping import Array, Bool, DTypeLike, Float, Float32
 from t2t_jax.config.attention import AttentionConfig
 from t2t_jax.functional.attention import ScaledProducts
 from t2t_jax.kernels import cached_attention
-from t2t_jax.kernels.preset import CacheLayout, Score
+from t2t_jax.kernels.reference import CacheLayout, Score
 
 # Keys and values of the positions attended to. "_" binds no name, as their number differs from use
 # to use.

@@ -7,7 +7,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from t2t_jax.batch import Batch
 from t2t_jax.config import sections
-from t2t_jax.kernels.preset import CacheLayout, Losses
+from t2t_jax.kernels.reference import CacheLayout, Losses
 from t2t_jax.modules import cache, parameters, stack
 from t2t_jax.modules.attention import WEIGHTS, is_fused_in_decoding, source_layout
 from t2t_jax.modules.decoding_model import AttentionWeights, Axes, Memory, SourceForm

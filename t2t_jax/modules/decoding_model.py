@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float, Int, Int32, PyTree
 
 from t2t_jax.batch import Batch, Sequence, one_a_row, padded
 from t2t_jax.config.sections import Quantize
-from t2t_jax.kernels.preset import Losses
+from t2t_jax.kernels.reference import Losses
 from t2t_jax.modules.parameters import Parameters
 
 Source: TypeAlias = Any

@@ -14,7 +14,7 @@ from t2t_jax.batch import Batch
 from t2t_jax.config.sections import Quantize
 from t2t_jax.errors import UserError
 from t2t_jax.functional.loss import label_smoothed_cross_entropy
-from t2t_jax.kernels.preset import Losses
+from t2t_jax.kernels.reference import Losses
 from t2t_jax.modules.decoding_model import (
     AttentionWeights,
     Axes,

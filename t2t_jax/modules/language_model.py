@@ -19,7 +19,7 @@ from jaxtyping import Array, Bool, Float, Int
 from t2t_jax.batch import Batch, Sequence, check_ids
 from t2t_jax.config import DecoderOnlyConfig
 from t2t_jax.functional import masks
-from t2t_jax.kernels.preset import DistanceBias
+from t2t_jax.kernels.reference import DistanceBias
 from t2t_jax.modules.attention import Context, Mask
 from t2t_jax.modules.cache import CachedKeysValues, Remembered, axes_of
 from t2t_jax.modules.cached_decoding import CachedDecoding

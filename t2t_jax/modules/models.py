@@ -10,8 +10,7 @@ from t2t_jax.config import Config, ModelConfig, families, sections
 from t2t_jax.config.model import StartToken
 from t2t_jax.errors import UserError, quote
 from t2t_jax.kernels.choice import kernels_of
-from t2t_jax.kernels.preset import Kernels
-from t2t_jax.kernels.reference import REFERENCE
+from t2t_jax.kernels.reference import REFERENCE, Kernels
 from t2t_jax.modules.decoding_model import DecodingModel, ScoringModel
 from t2t_jax.modules.network import Network
 from t2t_jax.modules.transformer import TokenNetwork

@@ -21,7 +21,7 @@ from t2t_jax.config.registry import Entry
 from t2t_jax.config.tables import named_entries
 from t2t_jax.errors import UserError, in_one_line
 from t2t_jax.functional.feed_forward import Activation
-from t2t_jax.kernels.preset import Score
+from t2t_jax.kernels.reference import Score
 
 
 def call(

@@ -9,7 +9,7 @@ from jaxtyping import Array, Int, Key, PyTree
 
 from t2t_jax.batch import Batch
 from t2t_jax.config import ModelConfig
-from t2t_jax.kernels.preset import Losses
+from t2t_jax.kernels.reference import Losses
 from t2t_jax.modules import interceptors, parameters
 from t2t_jax.parallel import axes, jax_settings
 

@@ -21,8 +21,7 @@ from t2t_jax.config import ModelConfig, sections
 from t2t_jax.errors import UserError
 from t2t_jax.functional.masks import attention_mask
 from t2t_jax.kernels.cross_entropy import in_chunks
-from t2t_jax.kernels.preset import DistanceBias, Kernels, Losses
-from t2t_jax.kernels.reference import REFERENCE
+from t2t_jax.kernels.reference import REFERENCE, DistanceBias, Kernels, Losses
 from t2t_jax.modules.attention import Context, Mask, Norm
 from t2t_jax.modules.cache import Remembered, RememberedKeysValues, TransformerCache
 from t2t_jax.modules.decoding_model import Memory, SourceForm, TokenSources
@@ -82,8 +81,6 @@ class TokenNetwork(nn.Module):
 
     def apply(self, variables: PyTree, *args: object, **options: Any) -> Any:
         """Apply the module with activations split over `mesh`; see `flax.linen.Module.apply`."""
-        if self.mesh is None:
-            return super().apply(variables, *args, **options)
         with on_mesh(self.mesh):
             return super().apply(variables, *args, **options)
 
@@ -128,9 +125,7 @@ class TokenNetwork(nn.Module):
             epsilon=label_smoothing,
             is_training=not deterministic,
         )
-        if num_chunks > 1:
-            losses = in_chunks(losses, num_chunks)
-        return losses(x, targets=batch.targets.tokens)
+        return in_chunks(losses, num_chunks)(x, targets=batch.targets.tokens)
 
     @property
     def sources(self) -> SourceForm:

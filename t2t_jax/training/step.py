@@ -14,8 +14,7 @@ from t2t_jax.batch import Batch
 from t2t_jax.config import Config, ParallelConfig
 from t2t_jax.errors import UserError
 from t2t_jax.kernels.choice import kernels_of
-from t2t_jax.kernels.preset import Losses
-from t2t_jax.kernels.reference import REFERENCE
+from t2t_jax.kernels.reference import REFERENCE, Losses
 from t2t_jax.modules.decoding_model import ScoringModel
 from t2t_jax.modules.interceptors import InterceptedJit
 from t2t_jax.modules.network import Network, declared_parameters

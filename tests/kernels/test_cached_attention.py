@@ -15,8 +15,7 @@ from t2t_jax.kernels.cached_attention import (
     cached_attention,
     fused_cached_attention,
 )
-from t2t_jax.kernels.preset import PRODUCTS
-from t2t_jax.kernels.reference import REFERENCE
+from t2t_jax.kernels.reference import PRODUCTS, REFERENCE
 from tests.kernels.comparison import normal
 
 

@@ -176,7 +176,7 @@ def _learned(case: Any, vector: Any) -> Any:
     slopes = vector[:, :1, None].astype(jnp.float32)
     bias = (lambda apart: slopes * apart) if case["score"] == "biased" else None
     additive = jax.tree_util.Partial(functional.attention.additive_scores, vector=vector)
-    return bias, additive if case["score"] == "additive" else kernels.preset.PRODUCTS
+    return bias, additive if case["score"] == "additive" else reference.PRODUCTS
 
 
 def attention(case: Any, query: Query, key: Key, value: Value, vector: Vector) -> Any:
