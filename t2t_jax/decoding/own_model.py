@@ -54,8 +54,10 @@ def beam_search(
     Raises:
       UserError: a number is out of its range, or `step` and `state` are not as `OwnStep` says.
     """
-    _check_at_least(1, max_length=max_length, beam_size=beam_size)
-    _check_at_least(0, alpha=alpha)
+    for name, value in ("max_length", max_length), ("beam_size", beam_size), ("alpha", alpha):
+        least = 0 if name == "alpha" else 1
+        if value < least:
+            raise UserError(f"{name}={value} is less than {least}")
     start = _checked_starts(step, state, start, eos_id, beam_size)
     beams: Strategy = BeamSearch(eos_id, beam_size, alpha, num_best=beam_size)
 
@@ -80,12 +82,6 @@ def beam_search(
         bos_id=0,  # `start` takes its place
     )
     return search(beams if beam_size > 1 else Greedy(eos_id), of_each_hypothesis, begun, pad_id)
-
-
-def _check_at_least(least: int, **arguments: float) -> None:
-    for name, value in arguments.items():
-        if value < least:
-            raise UserError(f"{name}={value} is less than {least}")
 
 
 def _checked_starts(

@@ -75,10 +75,7 @@ def score(
         for source, target in pairs
     ]
     found, begin = [ForcedScore(0.0, (), ())] * len(pairs), len(translator.vocabulary.target_begin)
-
-    def log_probs(*sides: Int32[Array, "b _"]) -> Float32[Array, "b t"]:
-        return _log_probs(translator.model, translator.params, *sides)
-
+    log_probs = partial(_log_probs, translator.model, translator.params)
     for line, row in of_each_line(translator, encoded, lengths, log_probs):
         found[line] = _read(row.tolist(), pairs[line][1], begin, first_line + line)
     return found

@@ -64,10 +64,8 @@ class Constraints:
         Within the prefix of a sentence only the next token of the prefix is allowed, whatever the
         other constraints say. A hypothesis ends if these leave no token.
         """
-        is_constrained, prefixes = (
-            jax.tree.leaves(self) or self.no_repeat_ngram_size,
-            state.rows.prefixes,
-        )
+        is_constrained = jax.tree.leaves(self) or self.no_repeat_ngram_size
+        prefixes = state.rows.prefixes
         if not is_constrained and prefixes is None:
             return logits
         ids = jnp.arange(logits.shape[-1])

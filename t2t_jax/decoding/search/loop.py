@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import TypeAlias
 
 import jax
@@ -125,36 +124,27 @@ def advance(
         more = (jnp.sum(state.rows.searching) > leave) & ~jnp.any(full)
         return more if max_steps is None else more & (state.clock - first < max_steps)
 
-    further = partial(_step, strategy, step, constraints, reductions)
+    def further(state: SearchState) -> SearchState:
+        rows, ring_index, live = state.rows, state.ring_index, state.rows.live
+        slots = jnp.arange(strategy.beam_size, dtype=jnp.int32)
+        slots = jnp.broadcast_to(slots, live.last.shape)
+        ancestry = jax.lax.dynamic_update_index_in_dim(live.ancestry, slots, ring_index, axis=2)
+        live = live._replace(ancestry=ancestry)
+        mask = _ancestry_mask(ancestry, state.positions, ring_index)
+        logits, cache = step(live.last, state.positions, state.clock, mask, state.cache)
+        state = state._replace(rows=rows._replace(live=live))
+        logits = constraints.force_prompt(state, logits.astype(jnp.float32))
+        allowed = constraints.apply(state, logits, strategy.eos_id)
+        live, finished, more = strategy.extend(state, NextLogits(logits, allowed, reductions))
+        live = constraints.advance_automaton(live)
+        # A row whose sentence has ended runs on with the others, and keeps what it had.
+        before = rows.live, rows.finished
+        live, finished = hypotheses.choose_rows(rows.searching, (live, finished), before)
+        searching = rows.searching & more & (state.positions + 1 < rows.limits)
+        rows = rows._replace(searching=searching, live=live, finished=finished)
+        return SearchState(state.clock + 1, rows, cache)
+
     return jax.lax.while_loop(goes_on, further, state)
-
-
-def _step(
-    strategy: Strategy,
-    step: StepFn,
-    constraints: Constraints,
-    reductions: Reductions,
-    state: SearchState,
-) -> SearchState:
-    rows, ring_index = state.rows, state.ring_index
-    slots = jnp.arange(strategy.beam_size, dtype=jnp.int32)
-    slots = jnp.broadcast_to(slots, rows.live.last.shape)
-    ancestry = jax.lax.dynamic_update_index_in_dim(rows.live.ancestry, slots, ring_index, axis=2)
-    live = rows.live._replace(ancestry=ancestry)
-    mask = _ancestry_mask(live.ancestry, state.positions, ring_index)
-    logits, cache = step(live.last, state.positions, state.clock, mask, state.cache)
-    state = state._replace(rows=rows._replace(live=live))
-    logits = constraints.force_prompt(state, logits.astype(jnp.float32))
-    allowed = constraints.apply(state, logits, strategy.eos_id)
-    live, finished, more = strategy.extend(state, NextLogits(logits, allowed, reductions))
-    live = constraints.advance_automaton(live)
-    # A row whose sentence has ended runs on with the others, and keeps what it had.
-    live, finished = hypotheses.choose_rows(
-        rows.searching, (live, finished), (rows.live, rows.finished)
-    )
-    searching = rows.searching & more & (state.positions + 1 < rows.limits)
-    rows = rows._replace(searching=searching, live=live, finished=finished)
-    return SearchState(state.clock + 1, rows, cache)
 
 
 def results(strategy: Strategy, state: SearchState, pad_id: int = 0) -> SearchResult:

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float32, Int32, Key
+from jaxtyping import Array, Bool, Float32, Int, Int32, Key
 
 from . import hypotheses
 from .hypotheses import Hypotheses, SearchResult, SearchState
@@ -93,8 +93,24 @@ class Sampling(Greedy):
         """Draw the next tokens; see `Greedy.choose`."""
         sentence_keys: Any = state.rows.keys
         keys = jax.vmap(jax.random.fold_in)(sentence_keys, state.positions)
-        drawn = _draw(keys, logits.allowed[:, 0], self.temperature, self.top_k, self.top_p)
+        drawn = self._draw(keys, logits.allowed[:, 0]).astype(jnp.int32)
         return drawn[:, None], logits.reductions.logsumexp(logits.model)
+
+    def _draw(self, keys: Key[Array, " b"], logits: Float32[Array, "b v"]) -> Int[Array, " b"]:
+        # Both stay above 0 in float32: a temperature of 0 would divide 0 by 0, and a share of 0
+        # would leave nothing to draw from.
+        settings = self.temperature, self.top_p
+        temperature, top_p = (max(_SMALLEST, min(x, 1 / _SMALLEST)) for x in settings)
+        # With the greatest logit at 0, a tiny temperature cannot overflow to infinity.
+        logits = (logits - jnp.max(logits, axis=-1, keepdims=True)) / temperature
+        ids = None
+        if self.top_k > 0:
+            logits, ids = jax.lax.top_k(logits, min(self.top_k, logits.shape[-1]))
+        if top_p < 1:
+            logits = jnp.where(_nucleus(logits, top_p), logits, -jnp.inf)
+        with jax.threefry_partitionable(True):  # the same sample under either setting of the user
+            drawn = jax.vmap(jax.random.categorical)(keys, logits)
+        return drawn if ids is None else jnp.take_along_axis(ids, drawn[:, None], axis=1)[:, 0]
 
 
 @dataclass(frozen=True)
@@ -160,30 +176,6 @@ class BeamSearch:
 Strategy: TypeAlias = Greedy | Sampling | BeamSearch
 """A search strategy, hashable as a static argument of compiled functions. Common fields are
 `beam_size`, `alpha` and `offset` of `length_penalty`, and `draws`: whether it needs PRNG keys."""
-
-
-def _draw(
-    keys: Key[Array, " b"],
-    logits: Float32[Array, "b v"],
-    temperature: float,
-    top_k: int,
-    top_p: float,
-) -> Int32[Array, " b"]:
-    # Both stay above 0 in float32: a temperature of 0 would divide 0 by 0, and a share of 0 would
-    # leave nothing to draw from.
-    temperature, top_p = (max(_SMALLEST, min(x, 1 / _SMALLEST)) for x in (temperature, top_p))
-    # With the greatest logit at 0, a tiny temperature cannot overflow to infinity.
-    logits = (logits - jnp.max(logits, axis=-1, keepdims=True)) / temperature
-    ids = None
-    if top_k > 0:
-        logits, ids = jax.lax.top_k(logits, min(top_k, logits.shape[-1]))
-    if top_p < 1:
-        logits = jnp.where(_nucleus(logits, top_p), logits, -jnp.inf)
-    with jax.threefry_partitionable(True):  # the same sample under either setting of the user
-        drawn = jax.vmap(jax.random.categorical)(keys, logits)
-    if ids is not None:
-        drawn = jnp.take_along_axis(ids, drawn[:, None], axis=1)[:, 0]
-    return drawn.astype(jnp.int32)
 
 
 def _nucleus(logits: Float32[Array, "b v"], top_p: float) -> Bool[Array, "b v"]:
