@@ -5,7 +5,8 @@
 The fewer there are, the less a reader has to follow from a network to the equations of the paper.
 The pass is `build(Config(), 100).apply(params, batch, method="losses", label_smoothing=0.1)`, which
 is traced and not run: that enters the same functions. Methods, lambdas and functions within
-functions count once each, however often they are called. Comprehensions do not count.
+functions count once each, however often they are called. Comprehensions and the methods that
+`dataclass` writes do not count. It is the second pass: the first one also loads what configs name.
 """
 
 import cProfile

@@ -70,7 +70,7 @@ def attention_weights(
 @jax.tree_util.register_static
 @dataclass(frozen=True)
 class ScaledProducts:
-    """The score function Q K^T / sqrt(d_k).
+    """The score function Q K^T / sqrt(d_k) (section 3.2.1).
 
     Attributes:
       scale: factor on the products; None means 1 / sqrt(d_k).
@@ -101,7 +101,7 @@ def scaled(
 def masked_softmax(
     scores: Float32[Array, "b h q k"], mask: Bool[Array, "#b #h #q k"] | None
 ) -> Float32[Array, "b h q k"]:
-    """Compute softmax over the keys that `mask` allows; zeros for a query without any.
+    """Compute softmax over the keys that `mask` allows (section 3.2.3), or zeros without any.
 
     Args:
       scores: how well each query and key match.

@@ -105,6 +105,8 @@ def dropout(
 ) -> Float[Array, "rows *shape"]:
     """Set each element to zero with probability `rate`, and divide the others by `1 - rate`.
 
+    Section 5.4 applies it to the output of each sub-layer and to embeddings.
+
     Args:
       x: any array with rows.
       rate: the paper's P_drop, in [0, 1).

@@ -37,7 +37,7 @@ def segment_mask(
 
 
 def causal_mask(length: int) -> Bool[Array, "1 1 t t"]:
-    """Return the mask by which positions attend to themselves and to earlier ones in the row."""
+    """Return the mask by which positions attend to earlier ones and themselves (section 3.2.3)."""
     return jnp.tril(jnp.ones((1, 1, length, length), bool))
 
 

@@ -13,7 +13,7 @@ def layer_norm(
     bias: Float[Array, " d"],
     epsilon: float = EPSILON,
 ) -> Float[Array, "*t d"]:
-    """Compute (x - mean) / sqrt(variance + epsilon) * scale + bias (Ba et al. 2016).
+    """Compute (x - mean) / sqrt(variance + epsilon) * scale + bias (section 3.1; Ba et al. 2016).
 
     Args:
       x: vectors, along the last axis.

@@ -265,7 +265,8 @@ class MultiHeadAttention(nn.Module):
         mask, bias = context.encoded_mask, None
         if encoded is None:
             mask, bias = context.mask, context.bias
-            query, key = rotated(query, key, context)
+            if context.rotary is not None:
+                query, key = rotated(query, key, context)
         if self.is_mutable_collection(WEIGHTS) and not self.is_initializing():
             of_heads = attention.repeat_heads(key, self.config.num_heads)
             weights = attention_weights(query, of_heads, mask, bias, self.score)

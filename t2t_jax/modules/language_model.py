@@ -1,5 +1,7 @@
 """Decoder-only models, which read source and target as one sequence, and their decoding.
 
+Read `modules.transformer` before this file. `modules.models` comes next: it makes networks.
+
 Liu et al. 2018, "Generating Wikipedia by Summarizing Long Sequences", section 4.2.3, and GPT
 (Radford et al. 2018): the paper's decoder without attention to an encoder. In a row, the tokens of
 a target follow those of its source::

@@ -112,9 +112,9 @@ class Layer(nn.Module):
           context: without a mask, positions attend as far as the stack and `attention_window`
             allow.
         """
-        if context.mask is None:
+        window, is_causal = self.config.attention_window, self.stack.is_causal
+        if context.mask is None and (is_causal or window is not None):
             segments = jnp.ones(x.shape[:2], jnp.int32)
-            window, is_causal = self.config.attention_window, self.stack.is_causal
             mask = attention_mask(segments, segments, causal=is_causal, window=window)
             context = replace(context, mask=mask)
         cross_attend = None

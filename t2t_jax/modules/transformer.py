@@ -81,6 +81,8 @@ class TokenNetwork(nn.Module):
 
     def apply(self, variables: PyTree, *args: object, **options: Any) -> Any:
         """Apply the module with activations split over `mesh`; see `flax.linen.Module.apply`."""
+        if self.mesh is None:
+            return super().apply(variables, *args, **options)
         with on_mesh(self.mesh):
             return super().apply(variables, *args, **options)
 
@@ -125,7 +127,9 @@ class TokenNetwork(nn.Module):
             epsilon=label_smoothing,
             is_training=not deterministic,
         )
-        return in_chunks(losses, num_chunks)(x, targets=batch.targets.tokens)
+        if num_chunks > 1:
+            losses = in_chunks(losses, num_chunks)
+        return losses(x, targets=batch.targets.tokens)
 
     @property
     def sources(self) -> SourceForm:

@@ -9,7 +9,9 @@ import jax
 import jax.numpy as jnp
 import optax
 import optax.contrib
+from flax.core import meta
 from flax.traverse_util import flatten_dict, unflatten_dict
+from jax.tree_util import KeyPath
 from jaxtyping import Array, Float, Int, Int32, PyTree
 from optax import OptState
 
@@ -54,11 +56,23 @@ def from_optax(transformation: optax.GradientTransformation) -> Optimizer:
         optimizer by itself subtracts: give `optax.chain(optax.sgd(1.0), optax.scale(-1))`.
     """
 
+    def init(params: Parameters) -> OptState:
+        leaves, _ = jax.tree.flatten_with_path(params, lambda x: isinstance(x, meta.AxisMetadata))
+        boxes = {path: x for path, x in leaves if isinstance(x, meta.AxisMetadata)}
+
+        def declared(path: KeyPath, x: Array) -> Array | meta.AxisMetadata[Array]:
+            # The path of a moment ends with the path of its parameter. Arrays of other shapes, such
+            # as factors of a moment, stay whole on every device.
+            box = next((boxes[tail] for n in range(len(path)) if (tail := path[n:]) in boxes), None)
+            return box.replace_boxed(x) if box and nn.unbox(box).shape == x.shape else x
+
+        return jax.tree.map_with_path(declared, transformation.init(nn.unbox(params)))
+
     def update(gradients: Parameters, state: OptState, params: Parameters, keep: Keep) -> Updated:
         directions, new = transformation.update(gradients, state, params)
         return directions, keep(new, state)
 
-    return Optimizer(transformation.init, update)
+    return Optimizer(init, update)
 
 
 def bias_corrected(moments: PyTree, decay: float, updates: Int[Array, ""]) -> PyTree:
@@ -204,6 +218,8 @@ def muon(config: TrainingConfig, declared: Parameters) -> Optimizer:
 
     The direction of a matrix is 0.2 sqrt(max(m, n)) O, where O is Nesterov's momentum with all
     singular values brought near 1 (from 0.7 to 1.2) by five Newton-Schulz iterations.
+
+    Optax's Muon keeps the momentum in another tree, from which stored runs could not resume.
     """
     of_layers = of_each(is_matrix_of_layers, declared)
     return by_kind(of_layers, _orthogonal_momentum(), adam(config, declared))
@@ -277,7 +293,8 @@ def adafactor(config: TrainingConfig, declared: Parameters) -> Optimizer:
     Adafactor (Shazeer and Stern 2018) keeps second moments as one row and one column per matrix.
 
     Optax's Adafactor factors the two largest axes of an array. In a stack of more layers than a
-    matrix has columns, these are not the axes of a matrix.
+    matrix has columns, these are not the axes of a matrix. Its state is another tree, from which
+    stored runs could not resume.
     """
     are_stacked = of_each(is_stacked, declared)
     factored = _by_mean_squares(FactoredState, [(-1,), (-2,)], _over_root)

@@ -1,4 +1,5 @@
 import dataclasses
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -49,5 +50,8 @@ def test_a_layer_alone_attends_as_far_as_its_stack_lets_it():
         variables = layer.init(jax.random.key(0), x, context)
         before, after = (layer.apply(variables, y, context)[0, :2] for y in (x, changed))
         assert np.allclose(before, after, atol=1e-6) == is_causal
+        # Where every position may attend to all, no mask is made.
+        jaxpr = jax.make_jaxpr(partial(layer.apply, context=context))(variables, x)
+        assert ("bool[" in str(jaxpr)) == is_causal
     with pytest.raises(UserError, match="pass Context"):
         layer.apply(variables, x)

@@ -1,7 +1,11 @@
 """The stacks of every family: one layer under one set of names."""
 
 import jax
+import jax.numpy as jnp
 import pytest
+
+from t2t_jax.config import network_config
+from t2t_jax.modules.stack import LayerStack
 
 _LAYER = {"self_attention", "self_attention_residual", "feed_forward", "feed_forward_residual"}
 _CROSS = {"cross_attention", "cross_attention_residual"}
@@ -34,3 +38,15 @@ def test_decoding_has_each_layer_by_its_number(make_model, architecture):
         "output": {"kernel": (16, 16)},
         "query_key_value": {"kernel": (16, 3 * 16)},
     }
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_the_compiler_cannot_undo_the_recomputation_of_layers(depth):
+    """It merges equal operations, but neither across a barrier nor into the body of a loop."""
+    config = network_config(
+        d_model=4, num_heads=1, d_ff=4, num_encoder_layers=depth, dropout_rate=0.0
+    )
+    stack, x = LayerStack(config, config.stacks[0], remat="layer"), jnp.ones((1, 2, 4))
+    variables = stack.init(jax.random.key(0), x)
+    derivative = jax.jit(jax.grad(lambda x: stack.apply(variables, x).sum()))
+    assert ("optimization_barrier" in derivative.lower(x).as_text()) == (depth == 1)

@@ -29,9 +29,11 @@ def test_losses_of_a_network_have_every_derivative(changes, make_model, make_bat
     direction = normal(1, point.size)
 
     def loss(network, x):
-        return network.apply(unravel(x), batch, label_smoothing=0.1, method="losses")[0].sum()
+        options = {"deterministic": False, "rngs": {"dropout": jax.random.key(0)}}
+        losses = network.apply(unravel(x), batch, label_smoothing=0.1, method="losses", **options)
+        return losses[0].sum()
 
-    plain = partial(loss, fast.clone(kernels=REFERENCE))
+    plain = partial(loss, fast.clone(kernels=REFERENCE, remat="layer"))
     gradient = jax.grad(plain)
     value, slope = jax.jit(partial(jax.jvp, plain))((point,), (direction,))
     # The product with the matrix of second derivatives: forward over reverse, and in reverse twice.
@@ -44,10 +46,12 @@ def test_losses_of_a_network_have_every_derivative(changes, make_model, make_bat
     np.testing.assert_allclose(written_out, first, rtol=1e-3, atol=1e-5)
     two = jax.jit(jax.vmap(plain))(jnp.stack([point, point + direction]))
     np.testing.assert_allclose(two, [value, jax.jit(plain)(point + direction)], rtol=1e-5)
-    # These are traced: to compile them takes longer than to compare their numbers is worth.
-    jax.eval_shape(lambda x: jax.linearize(plain, x)[1](direction), point)
-    jax.eval_shape(jax.jacfwd(lambda t: plain(point + t * direction)), 0.0)
-    jax.eval_shape(checkify.checkify(plain, errors=checkify.float_checks), point)
+    linear = jax.jit(lambda x: jax.linearize(plain, x)[1](direction))(point)
+    along = jax.jit(jax.jacfwd(lambda t: plain(point + t * direction)))(0.0)
+    np.testing.assert_allclose([linear, along], [slope, slope], rtol=1e-5)
+    error, checked = jax.jit(checkify.checkify(plain, errors=checkify.float_checks))(point)
+    error.throw()
+    np.testing.assert_allclose(checked, value, rtol=1e-5)
 
 
 _X, _SCORES = (1, 3, 2, 4), (1, 2, 3, 3)

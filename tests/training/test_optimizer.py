@@ -6,14 +6,17 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
-from t2t_jax.config import Config, TrainingConfig, network_config
+from t2t_jax.config import Config, ParallelConfig, TrainingConfig, network_config
 from t2t_jax.config.cost import num_parameters
 from t2t_jax.modules.network import declared_parameters
 from t2t_jax.modules.parameters import MatrixBox, is_matrix_of_layers, of_each
 from t2t_jax.modules.transformer import Transformer
-from t2t_jax.training.optimizer import orthogonalized
+from t2t_jax.parallel.axes import abstract_arrays
+from t2t_jax.parallel.mesh import make_mesh
+from t2t_jax.training.optimizer import from_optax, orthogonalized
 from t2t_jax.training.recipe import clipped, make_optimizer, moving_average
 from t2t_jax.training.schedule import learning_rate
 
@@ -245,6 +248,19 @@ def test_adam_under_the_schedule_equals_pytorch():
         direction, state = optimizer.update({"all": gradients}, state, parameters, _keep_new)
         parameters = {"all": parameters["all"] - rate * direction["all"]}
         np.testing.assert_allclose(parameters["all"], GOLDENS["adam/parameters"][step], atol=1e-6)
+
+
+@pytest.mark.parametrize("theirs", [optax.adafactor, optax.contrib.muon, optax.contrib.prodigy])
+def test_any_transformation_of_optax_runs_with_its_moments_split_like_parameters(theirs):
+    transformation = theirs(0.1)
+    ours = from_optax(transformation)
+    declared = abstract_arrays(make_mesh(ParallelConfig()), jax.eval_shape(ours.init, _declared()))
+    split = {x.shape for x in jax.tree.leaves(declared) if any(x.sharding.spec)}
+    assert (3, 2, 4) in split
+    directions, state = ours.update(GRADIENTS[0], ours.init(PARAMS), PARAMS, _keep_new)
+    assert jax.tree.map(jnp.shape, state) == jax.tree.map(jnp.shape, declared)
+    expected, _ = transformation.update(GRADIENTS[0], transformation.init(PARAMS), PARAMS)
+    jax.tree.map(np.testing.assert_array_equal, directions, expected)
 
 
 def test_a_gradient_that_is_too_long_is_scaled_to_the_norm_that_is_allowed():
