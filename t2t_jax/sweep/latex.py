@@ -2,13 +2,31 @@
 
 import re
 from collections.abc import Callable, Sequence
+from string import Template
 
 from t2t_jax.errors import UserError, did_you_mean, quote
 from t2t_jax.sweep.comparison import Change, VariantRow
 from t2t_jax.tasks.measures.perplexity import perplexity_text
 
 _DEFAULT_COLUMNS = "variant", "perplexity", "score", "parameters"
-_HEADER = r"""% Written by t2t-jax. The document needs \usepackage{booktabs}."""
+_TABLE = Template(
+    r"""% Written by t2t-jax. The document needs \usepackage{booktabs}.
+\begin{table}
+\centering\footnotesize
+\setlength{\tabcolsep}{4pt}
+\caption{$caption}
+\begin{tabular}{@{}$columns@{}}
+\toprule
+$heads
+\midrule
+$rows\bottomrule
+\end{tabular}
+\par\medskip
+{\raggedright
+$notes}
+\end{table}
+"""
+)
 _WRAP_LENGTH = 24
 """The number of characters above which a text column wraps."""
 _SIGNS = {
@@ -70,26 +88,13 @@ def latex(
       notes: paragraphs below the table, with code between backticks.
     """
     columns = list(zip(*rows, strict=True)) or [()] * len(heads)
-    lines = [
-        _HEADER,
-        r"\begin{table}",
-        r"\centering\footnotesize",
-        r"\setlength{\tabcolsep}{4pt}",
-        rf"\caption{{{_escaped(caption)}}}",
-        rf"\begin{{tabular}}{{@{{}}{''.join(map(_alignment, columns))}@{{}}}}",
-        r"\toprule",
-        _line(heads),
-        r"\midrule",
-        *map(_line, rows),
-        r"\bottomrule",
-        r"\end{tabular}",
-        r"\par\medskip",
-        r"{\raggedright",
-        *(f"{_note(note)}\\par" for note in notes),
-        "}",
-        r"\end{table}",
-    ]
-    return "\n".join(lines) + "\n"
+    return _TABLE.substitute(
+        caption=_escaped(caption),
+        columns="".join(map(_alignment, columns)),
+        heads=_line(heads),
+        rows="".join(f"{_line(row)}\n" for row in rows),
+        notes="".join(f"{_note(note)}\\par\n" for note in notes),
+    )
 
 
 def _effect(change: Change) -> str:

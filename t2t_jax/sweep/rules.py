@@ -147,8 +147,9 @@ def _check_together(rules: GridRules) -> None:
         if rules.trials is not None:
             raise UserError(f"--trials {rules.trials} needs --sampler, as in --sampler optuna:tpe")
         return
-    if rules.trials is None:
-        raise UserError(f"--sampler {rules.sampler} needs a number of trials, as --trials 12")
+    if rules.trials is None or rules.trials < 1:
+        given = f"--sampler {rules.sampler}"
+        raise UserError(f"{given} needs a positive number of trials, as --trials 12")
     if not rules.tune:
         raise UserError(
             f"--sampler {rules.sampler} has no range; give one, as --tune model.d_ff=64:512:log"
@@ -158,8 +159,6 @@ def _check_together(rules: GridRules) -> None:
             f"--sampler {rules.sampler} learns from whole trials, which --halving cuts short; "
             "leave one of them out"
         )
-    if rules.trials < 1:
-        raise UserError(f"--trials {rules.trials} is not positive")
 
 
 def _tuned(grid: Grid, tune: Candidates) -> dict[str, dict[str, Config]]:

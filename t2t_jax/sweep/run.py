@@ -5,13 +5,14 @@ import time
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
 from t2t_jax.errors import UserError
-from t2t_jax.sweep.cell import SPLIT, Cell, GridPlan
+from t2t_jax.sweep.cell import SPLIT, Cell, GridPlan, Scores
 from t2t_jax.sweep.comparison import measures_of
 from t2t_jax.sweep.launchers import Job, Launcher
 from t2t_jax.sweep.tables import WIDTH_OF_FIGURES, in_lines
@@ -98,22 +99,20 @@ def run_cells(
 
 def _follow(plan: GridPlan, by_name: dict[str, _Status]) -> None:
     """Ask the plan for its decisions, until the scores that are there decide nothing more."""
-    is_more = True
-    while is_more:
-        is_more = False
-        for cell in plan({name: status.scores for name, status in by_name.items()}):
+    before: Scores | None = None
+    while before != (scores := {name: status.scores for name, status in by_name.items()}):
+        before = scores
+        for cell in plan(scores):
             status = by_name.get(cell.name)
             if status is None:
                 status = by_name[cell.name] = _Status(cell)
                 _look_for_scores(status)
                 status.steps_before = status.steps or cell.progress().get("step", 0)
-                is_more = True
             elif status.cell.until != cell.until:
                 status.cell = cell
                 if status.state == "paused":
                     status.state = "waiting"
                     _look_for_scores(status)
-                is_more = True
 
 
 def _stop_jobs(jobs: Sequence[Job], console: Console) -> None:
@@ -194,27 +193,27 @@ def _event(status: _Status) -> str:
     text = f"{status.cell.name} {status.state}"
     if status.result:
         minutes = (time.monotonic() - status.started) / 60
-        score = measures_of(status.result).score
-        defined = f" ({status.result[score.signature_field]})" if score.signature_field else ""
-        perplexity = perplexity_text(status.result["perplexity"], 3)
-        text += (
-            f" after {minutes:.1f} min: perplexity {perplexity}  "
-            f"{score.name.removeprefix('sacre')} {status.result[score.field]:.2f}{defined}"
-        )
+        name, signature = _score([status.result])
+        *_, perplexity, score = _figures([status])
+        text += f" after {minutes:.1f} min: perplexity {perplexity}  {name} {score}"
+        text += f" ({signature})" if signature else ""
     return text
+
+
+def _score(results: Sequence[Record]) -> tuple[str, str]:
+    """Return the name of the score, and its definition; "" for a score without one."""
+    score = measures_of(results[0]).score
+    signatures = {str(result[score.signature_field]) for result in results if score.signature_field}
+    return score.name.removeprefix("sacre"), ", ".join(sorted(signatures))
 
 
 def _table(statuses: Collection[_Status], seconds_left: float | None, width: int) -> Table:
     """Return a table with the states of each variant's seeds, and the progress of running ones."""
     title = _summary(statuses, seconds_left)
     results = [status.result for status in statuses if status.result]
-    score_name, signatures = "score", set[str]()
-    if results:
-        score = measures_of(results[0]).score
-        score_name = score.name.removeprefix("sacre")
-        signatures = {str(r[score.signature_field]) for r in results if score.signature_field}
+    score_name, signature = _score(results) if results else ("score", "")
     split = next((status.cell.split for status in statuses), SPLIT)
-    caption = f"{split} perplexity per subword; {score_name}: {', '.join(sorted(signatures))}"
+    caption = f"{split} perplexity per subword; {score_name}: {signature}"
     table = Table(title=title, caption=caption, box=None, title_justify="left")
     table.add_column("variant", no_wrap=True)
     table.add_column("seeds", overflow="fold")
@@ -228,18 +227,16 @@ def _table(statuses: Collection[_Status], seconds_left: float | None, width: int
 
 
 def _figures(seeds: Sequence[_Status]) -> list[str]:
-    running = [s for s in seeds if s.state == "running"]
-    progress = running[0].progress if running else {}
-    figures = ["", "", ""]
-    if progress:
-        total = running[0].cell.until
-        rate, mean = progress.get("target_tokens_per_second"), progress.get("loss")
-        speed = "" if rate is None else f"{rate:,.0f}"
+    """Return the step, loss and speed of the first running seed, and the means of the scores."""
+    step = loss = speed = perplexity = score = ""
+    if running := [s for s in seeds if s.state == "running" and s.progress]:
+        progress, total = running[0].progress, running[0].cell.until
+        step = f"{progress['step']:,} / {total:,}"
+        mean, rate = progress.get("loss"), progress.get("target_tokens_per_second")
         loss = "" if mean is None else f"{mean:.3f}"
-        figures = [f"{progress['step']:,} / {total:,}", loss, speed]
-    results = [s.result for s in seeds if s.result]
-    if not results:
-        return [*figures, "", ""]
-    fields = "perplexity", measures_of(results[0]).score.field
-    means = [sum(r[name] for r in results) / len(results) for name in fields]
-    return [*figures, perplexity_text(means[0], 3), f"{means[1]:.2f}"]
+        speed = "" if rate is None else f"{rate:,.0f}"
+    if results := [s.result for s in seeds if s.result]:
+        field = measures_of(results[0]).score.field
+        perplexity = perplexity_text(fmean(r["perplexity"] for r in results), 3)
+        score = f"{fmean(r[field] for r in results):.2f}"
+    return [step, loss, speed, perplexity, score]

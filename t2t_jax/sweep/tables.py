@@ -249,7 +249,7 @@ def _intervals(comparison: Comparison, row: VariantRow) -> str:
     """Return the 95% intervals of a row, and whether they contain the paper's differences."""
     grid = comparison.grid
     base = next((r.perplexity.mean for r in comparison.rows if r.variant == grid.base), None)
-    relative, of_bleu = paper_differences(grid.published, row.variant, grid.base)
+    relative, of_bleu = paper_differences(grid, row.variant)
     texts = {"perplexity": interval_and_paper(row.perplexity, relative, base)}
     if row.measures.bootstrap:
         texts[row.measures.score.name] = interval_and_paper(row.score, of_bleu)
@@ -404,7 +404,7 @@ def effect_figure(grid: Grid, rows: Sequence[VariantRow]) -> dict[str, bytes]:
     compared = [row for row in rows if row.variant != grid.base]
     figure, (left, right) = canvas(9, max(2.4, 1.5 + 0.3 * len(compared)), 2)
     right.sharey(left)
-    marks = [paper_differences(grid.published, row.variant, base.variant) for row in compared]
+    marks = [paper_differences(grid, row.variant) for row in compared]
     scale = 1 / base.perplexity.mean
     _draw(left, [row.perplexity for row in compared], [mark for mark, _ in marks], scale)
     _draw(right, [row.score for row in compared], [mark for _, mark in marks], 1)
@@ -484,15 +484,13 @@ def paper_cells(row: Table3Row | None) -> tuple[str, ...]:
     return f"{row.dev_perplexity:.2f}", f"{row.dev_bleu:.1f}", str(row.parameters or "")
 
 
-def paper_differences(
-    published: Mapping[str, Table3Row], variant: str, base: str
-) -> tuple[float | None, float | None]:
+def paper_differences(grid: Grid, variant: str) -> tuple[float | None, float | None]:
     """Return the paper's differences of a variant from the base; None if it has no such rows.
 
     Returns:
       The relative difference in perplexity, and the difference in BLEU.
     """
-    row, of_base = published.get(variant), published.get(base)
+    row, of_base = grid.published.get(variant), grid.published.get(grid.base)
     if row is None or of_base is None:
         return None, None
     return row.dev_perplexity / of_base.dev_perplexity - 1, row.dev_bleu - of_base.dev_bleu

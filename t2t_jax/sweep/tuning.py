@@ -7,7 +7,7 @@ Different seeds may choose differently, so the deviation over seeds includes the
 """
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from t2t_jax.sweep.cell import Cell, Scores, mean_of, score_at
 from t2t_jax.sweep.halving import best
@@ -21,9 +21,7 @@ Finalists = Callable[[Sequence[str], int], Sequence[str]]
 seed of a number; -1 is for no seed."""
 
 
-def choose(
-    group: Collection[str], scores: Mapping[str, Sequence[float | None]], finalists: Finalists
-) -> list[str]:
+def choose(scores: Mapping[str, Sequence[float | None]], finalists: Finalists) -> list[str]:
     """Choose a candidate for each seed: the best by the mean perplexity of the other seeds.
 
     A single seed uses its own score.
@@ -36,17 +34,17 @@ def choose(
       The candidate for each seed, by the index of the seed; "" if scores are missing.
     """
     num_seeds = len(next(iter(scores.values())))
-    chosen = []
+    chosen: list[str] = []
     for seed in range(num_seeds):
         left_out = seed if num_seeds > 1 else -1
         means = {
             name: mean_of(score for i, score in enumerate(scores[name]) if i != left_out)
-            for name in finalists([*group], left_out)
+            for name in finalists([*scores], left_out)
         }
         known = {name: mean for name, mean in means.items() if mean is not None}
         # A choice that a later score may change is none.
         first = best(known, 1) if len(known) == len(means) else []
-        chosen.append(next(iter(first), ""))
+        chosen += first or [""]
     return chosen
 
 
@@ -84,7 +82,7 @@ def tuned_results(
             name: [score_at(scores, c, c.config.training.num_train_steps) for c in cells[name]]
             for name in group
         }
-        choice = choose(group, ends, lambda g, out: halved.finalists[out, *g] if halved else g)
+        choice = choose(ends, lambda g, out: halved.finalists[out, *g] if halved else g)
         named: dict[str, list[str]] = {}
         for seed, name in enumerate(choice):
             cell = cells[name][seed] if name else None

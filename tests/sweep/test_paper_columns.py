@@ -1,25 +1,25 @@
 """The columns of a grid's tables for the figures of Table 3."""
 
-from typing import NamedTuple
+from collections import namedtuple
 
 import pytest
 
+from t2t_jax.config.file import Grid
 from t2t_jax.paper import TABLE_3
 from t2t_jax.sweep.tables import interval_and_paper, paper_differences
 
+GRID = Grid(dict.fromkeys(TABLE_3), TABLE_3)
+
 
 def test_a_plot_marks_differences_from_the_base():
-    marks = paper_differences(TABLE_3, "big", "base")
+    marks = paper_differences(GRID, "big")
     assert marks == (pytest.approx(4.33 / 4.92 - 1), pytest.approx(0.6))
-    assert paper_differences({"big": TABLE_3["big"]}, "big", "base") == (None, None)
-    assert paper_differences(TABLE_3, "unknown", "base") == (None, None)
+    lone = GRID._replace(published={"big": TABLE_3["big"]})
+    assert paper_differences(lone, "big") == paper_differences(GRID, "unknown") == (None, None)
 
 
-class Change(NamedTuple):
-    """The ends of the 95% interval of a difference, as in the table's rows."""
-
-    low: float | None
-    high: float | None
+Change = namedtuple("Change", ["low", "high"])
+"""The ends of the 95% interval of a difference, as in the table's rows."""
 
 
 @pytest.mark.parametrize(
@@ -38,6 +38,6 @@ def test_a_cell_says_whether_our_interval_contains_the_papers_difference(change,
 
 def test_differences_in_perplexity_are_compared_in_percent_of_the_base():
     """One head: 5.29 beside 4.92 is 7.5% more; 1 to 3 more than 20 are 5% to 15% more."""
-    published = paper_differences(TABLE_3, "A-h1", "base")[0]
+    published = paper_differences(GRID, "A-h1")[0]
     text = interval_and_paper(Change(1.0, 3.0), published, base=20.0)
     assert text == "[+5.0%, +15.0%] contains +7.5%"

@@ -35,17 +35,17 @@ def everyone(group, left_out):
 @given(st.lists(st.lists(st.floats(1, 9), min_size=3, max_size=3), min_size=1, max_size=5))
 def test_each_seed_has_the_best_of_the_other_seeds(rows):
     scores = {f"c{i}": row for i, row in enumerate(rows)}
-    for seed, name in enumerate(choose(scores, scores, everyone)):
+    for seed, name in enumerate(choose(scores, everyone)):
         others = [sum(row[:seed] + row[seed + 1 :]) for row in rows]
         assert math.isclose(others[int(name[1:])], min(others))
 
 
 def test_a_single_seed_chooses_for_itself_and_nothing_is_chosen_before_all_scores_are_there():
     scores = {"a": [2.0], "b": [1.0]}
-    assert choose(scores, scores, everyone) == ["b"]
+    assert choose(scores, everyone) == ["b"]
     scores = {"a": [2.0, 1.0, 5.0], "b": [1.0, None, 9.0], "c": [math.inf, 0.1, math.inf]}
-    assert choose(scores, scores, everyone) == ["", "a", ""]
-    assert choose(scores, scores, lambda *_: ["a", "c"]) == ["a", "a", "a"]
+    assert choose(scores, everyone) == ["", "a", ""]
+    assert choose(scores, lambda *_: ["a", "c"]) == ["a", "a", "a"]
 
 
 def _coverage(base, other, fair=True):
@@ -63,7 +63,7 @@ def _coverage(base, other, fair=True):
             noisy = np.exp(np.array(level)[:, None] + noise)
             scores = {str(i): row.tolist() for i, row in enumerate(noisy)}
             if fair:
-                chosen = choose(scores, scores, everyone)
+                chosen = choose(scores, everyone)
             else:
                 chosen = [min(scores, key=lambda c: scores[c][seed]) for seed in range(seeds)]
             results[variant] = [
@@ -99,7 +99,7 @@ def _coverage_of_new_sentences(split, by_sentences=True):
             noise = rng.normal(0, size, (values, seeds))
             on = {name: noise + rng.normal(0, size, (values, 1)) for name in ("dev", "test")}
             group = {str(value): np.exp(on["dev"][value]).tolist() for value in range(values)}
-            chosen = dict(enumerate(map(int, choose(group, group, everyone))))
+            chosen = dict(enumerate(map(int, choose(group, everyone))))
             samples = rng.normal(0, size, (values, 500))
             scores[row] = {seed: on[split][value, seed] for seed, value in chosen.items()}
             if by_sentences:
@@ -136,7 +136,7 @@ def test_a_best_value_at_the_end_of_its_range_is_known():
         (GridRules(tune={"training.label_smoothing": [7]}), "label_smoothing=7"),
         (GridRules(tune={"data.cache_dir": ["a/b"]}), "dir=a/b', which cannot name a directo"),
         (GridRules(tune=RANGE), "=0.1:10:log is not for all values of a list; write"),
-        (GridRules(sampler="optuna:tpe"), "--sampler optuna:tpe needs a number of trials"),
+        (GridRules(sampler="optuna:tpe"), "tpe needs a positive number of trials, as --trials 12"),
         (GridRules(trials=3), "--trials 3 needs --sampler, as in --sampler optuna:tpe"),
         (GridRules(None, {}, "optuna:tpe", 3), "has no range; give one, as --tune"),
         (GridRules("rungs=3", RANGE, "optuna:tpe", 3), "from whole trials, which --halving"),
@@ -144,7 +144,7 @@ def test_a_best_value_at_the_end_of_its_range_is_known():
         (GridRules(tune={"data.protected_tokens": [(), ("<a>",)]}), "changes the subwords"),
         (GridRules(tune={"training.init_from": [None, "runs/a"]}), "changes the subwords"),
         (GridRules(tune={"decoding.beam_size": [1, 2]}), "which changes no perplexity on dev"),
-        (GridRules(None, RANGE, "optuna:tpe", 0), "--trials 0 is not positive"),
+        (GridRules(None, RANGE, "optuna:tpe", 0), "needs a positive number of trials"),
         (GridRules(None, RANGE, "hyperopt", 2), "no --sampler 'hyperopt'; there are optuna:tpe"),
         (GridRules(None, TUNE, "optuna:tpe", 3), "0.5,1,2 is not for a sampler; write 0.5:2:"),
         (GridRules(None, {FACTOR: Range(1, 10**400, "lin")}, "optuna:tpe", 3), "up to 1e.300"),

@@ -36,13 +36,7 @@ NEWSTEST2014_FULL = 3003
 
 _WMT14 = "tfds:wmt14_translate/", "wmt14-"
 _OTHER_NAMES = {"newstest2014-filtered": TEST_SETS["test"]}
-_SIZES = {
-    TEST_SETS["dev"]: {3000: ""},
-    TEST_SETS["test"]: {
-        NEWSTEST2014_FILTERED: f" (filtered, {NEWSTEST2014_FILTERED:,} sentences)",
-        NEWSTEST2014_FULL: f" (full, {NEWSTEST2014_FULL:,} sentences)",
-    },
-}
+_VERSIONS = {NEWSTEST2014_FILTERED: "filtered, ", NEWSTEST2014_FULL: "full, "}
 
 TOKENIZED_SPLIT_BLEU_SIGNATURE = (
     "Moses tokenizer, Unicode punctuation replaced, compounds split at hyphens, multi-bleu.perl, "
@@ -314,6 +308,9 @@ def name_of_test_set(corpus: str, split: str, num_sentences: int) -> str:
     """
     names = {**TEST_SETS, **_OTHER_NAMES} if corpus.startswith(_WMT14) else {}
     name = names.get(split, split)
-    if name not in _SIZES:
+    if name not in TEST_SETS.values():
         return f"{corpus} {split}"
-    return name + _SIZES[name].get(num_sentences, f" ({num_sentences:,} sentences)")
+    if (name, num_sentences) == (TEST_SETS["dev"], 3000):
+        return name  # whole, in its only version
+    version = _VERSIONS.get(num_sentences, "") if name == TEST_SETS["test"] else ""
+    return f"{name} ({version}{num_sentences:,} sentences)"
