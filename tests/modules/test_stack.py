@@ -43,9 +43,7 @@ def test_decoding_has_each_layer_by_its_number(make_model, architecture):
 @pytest.mark.parametrize("depth", [1, 2])
 def test_the_compiler_cannot_undo_the_recomputation_of_layers(depth):
     """It merges equal operations, but neither across a barrier nor into the body of a loop."""
-    config = network_config(
-        d_model=4, num_heads=1, d_ff=4, num_encoder_layers=depth, dropout_rate=0.0
-    )
+    config = network_config(d_model=4, num_heads=1, d_ff=4, num_encoder_layers=depth)
     stack, x = LayerStack(config, config.stacks[0], remat="layer"), jnp.ones((1, 2, 4))
     variables = stack.init(jax.random.key(0), x)
     derivative = jax.jit(jax.grad(lambda x: stack.apply(variables, x).sum()))

@@ -19,6 +19,7 @@ _KINDS = [
     {"norm_order": "pre", "position": "relative_bias", "score_function": "additive"},
     {"architecture": "decoder_only", "position": "rotary"},
 ]
+_KEYS = {"dropout": jax.random.key(0)}
 
 
 @pytest.mark.parametrize("changes", _KINDS, ids=["encoder-decoder", "decoder-only"])
@@ -29,9 +30,8 @@ def test_losses_of_a_network_have_every_derivative(changes, make_model, make_bat
     direction = normal(1, point.size)
 
     def loss(network, x):
-        options = {"deterministic": False, "rngs": {"dropout": jax.random.key(0)}}
-        losses = network.apply(unravel(x), batch, label_smoothing=0.1, method="losses", **options)
-        return losses[0].sum()
+        options = {"label_smoothing": 0.1, "deterministic": False, "method": "losses"}
+        return network.apply(unravel(x), batch, rngs=_KEYS, **options)[0].sum()
 
     plain = partial(loss, fast.clone(kernels=REFERENCE, remat="layer"))
     gradient = jax.grad(plain)

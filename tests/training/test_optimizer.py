@@ -252,14 +252,13 @@ def test_adam_under_the_schedule_equals_pytorch():
 
 @pytest.mark.parametrize("theirs", [optax.adafactor, optax.contrib.muon, optax.contrib.prodigy])
 def test_any_transformation_of_optax_runs_with_its_moments_split_like_parameters(theirs):
-    transformation = theirs(0.1)
-    ours = from_optax(transformation)
+    ours, theirs = from_optax(theirs(0.1)), theirs(0.1)
     declared = abstract_arrays(make_mesh(ParallelConfig()), jax.eval_shape(ours.init, _declared()))
     split = {x.shape for x in jax.tree.leaves(declared) if any(x.sharding.spec)}
     assert (3, 2, 4) in split
     directions, state = ours.update(GRADIENTS[0], ours.init(PARAMS), PARAMS, _keep_new)
     assert jax.tree.map(jnp.shape, state) == jax.tree.map(jnp.shape, declared)
-    expected, _ = transformation.update(GRADIENTS[0], transformation.init(PARAMS), PARAMS)
+    expected, _ = theirs.update(GRADIENTS[0], theirs.init(PARAMS), PARAMS)
     jax.tree.map(np.testing.assert_array_equal, directions, expected)
 
 
