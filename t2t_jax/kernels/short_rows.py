@@ -29,6 +29,10 @@ _HIDDEN = -1e30
 Ref: TypeAlias = Any
 """A block of an array that a kernel reads or writes: Pallas has no public type for it."""
 
+_Heads: TypeAlias = Float[Array, "b _ h d"]
+_Arrays: TypeAlias = tuple[_Heads, _Heads, _Heads, Int8[Array, "b 1 q k"]]
+"""Queries, keys, values and the mask."""
+
 
 def fits(
     query: Float[Array, "b q h d_k"],
@@ -78,35 +82,30 @@ def short_attention(
     """
     of_rows = "batch", None, "length", "length"
     scale = query.shape[-1] ** -0.5 if scale is None else scale
-    attend = functools.partial(_attention, scale, interpret)
     shown = jnp.broadcast_to(mask, (*mask.shape[:2], query.shape[1], key.shape[1]))
-    return in_parts(attend, (*[HEADS] * 3, of_rows), HEADS)(
-        query, key, value, shown.astype(jnp.int8)
-    )
+
+    def attend(query: Array, key: Array, value: Array, shown: Array) -> Array:
+        return _attention(scale, interpret, (query, key, value, shown))
+
+    attend_in_parts = in_parts(attend, (*[HEADS] * 3, of_rows), HEADS)
+    return attend_in_parts(query, key, value, shown.astype(jnp.int8))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _attention(
-    scale: float,
-    interpret: bool,
-    query: Float[Array, "b q h d"],
-    key: Float[Array, "b k h d"],
-    value: Float[Array, "b k h d"],
-    mask: Int8[Array, "b 1 q k"],
-) -> Float[Array, "b q h d"]:
+def _attention(scale: float, interpret: bool, arrays: _Arrays) -> Float[Array, "b q h d"]:
     kernel = functools.partial(_forward_kernel, scale)
-    return _call(kernel, "forward", interpret, (query, key, value, mask), (query,))[0]
+    return _call(kernel, "forward", interpret, arrays, arrays[:1])[0]
 
 
-def _forward(scale: float, interpret: bool, *arrays: Array) -> tuple[Array, tuple[Array, ...]]:
-    return _attention(scale, interpret, *arrays), arrays
+def _forward(scale: float, interpret: bool, arrays: _Arrays) -> tuple[Array, _Arrays]:
+    return _attention(scale, interpret, arrays), arrays
 
 
 def _backward(
-    scale: float, interpret: bool, arrays: tuple[Array, ...], cotangent: Float[Array, "b q h d"]
-) -> tuple[Array | None, ...]:
+    scale: float, interpret: bool, arrays: _Arrays, cotangent: Float[Array, "b q h d"]
+) -> tuple[tuple[Array | None, ...]]:
     kernel, inputs = functools.partial(_backward_kernel, scale), (*arrays, cotangent)
-    return *_call(kernel, "backward", interpret, inputs, arrays[:3]), None
+    return ((*_call(kernel, "backward", interpret, inputs, arrays[:3]), None),)
 
 
 _attention.defvjp(_forward, _backward)
