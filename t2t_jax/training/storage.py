@@ -192,15 +192,19 @@ def open_manager(directory: Path, keep: Any, *, alone: bool = False) -> ocp.Chec
       keep: Orbax's policy of which checkpoints stay; None only reads.
       alone: whether this process works without the others.
     """
-    read_only, processes = keep is None, _processes(directory, alone=alone)
-    barrier = None if alone else _Barrier(processes.barrier_sync_key_prefix)
+    own = jax.process_index()
+    name = f"{directory.name}-{own if alone else next(_numbers)}"
     options = ocp.CheckpointManagerOptions(
         preservation_policy=keep,
         create=False,
-        read_only=read_only,
+        read_only=keep is None,
         cleanup_tmp_directories=False,  # see `recover`
-        multiprocessing_options=processes,
-        async_options=ocp.AsyncOptions(barrier_sync_fn=barrier),
+        multiprocessing_options=ocp.options.MultiprocessingOptions(
+            primary_host=own if alone else 0,
+            active_processes={own} if alone else {*range(jax.process_count())},
+            barrier_sync_key_prefix=name,
+        ),
+        async_options=ocp.AsyncOptions(barrier_sync_fn=None if alone else _Barrier(name)),
     )
     for attempts_left in reversed(range(_ATTEMPTS)):
         try:
@@ -211,15 +215,6 @@ def open_manager(directory: Path, keep: Any, *, alone: bool = False) -> ocp.Chec
             if not attempts_left:
                 raise
     raise AssertionError("the last attempt returns or raises")
-
-
-def _processes(directory: Path, *, alone: bool) -> ocp.options.MultiprocessingOptions:
-    own = jax.process_index()
-    return ocp.options.MultiprocessingOptions(
-        primary_host=own if alone else 0,
-        active_processes={own} if alone else {*range(jax.process_count())},
-        barrier_sync_key_prefix=f"{directory.name}-{own if alone else next(_numbers)}",
-    )
 
 
 @contextmanager
