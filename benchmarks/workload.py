@@ -24,6 +24,7 @@ from t2t_jax.config.cost import model_flops_per_step  # noqa: E402
 from t2t_jax.decoding.programs import (  # noqa: E402
     Arrivals,
     Search,
+    SearchInputs,
     Sizes,
     begin_work,
     proceed,
@@ -191,7 +192,8 @@ def search_arguments(
 
     def fresh() -> tuple[Any, ...]:
         inputs = put_rows(tokens, mesh)
-        work = begin_work(search, sizes, params)
-        return params, work, Arrivals(numbers, inputs, limits, numbers), np.uint32(0), 0
+        search_inputs = SearchInputs(params, np.uint32(0))
+        work = begin_work(search, sizes, search_inputs)
+        return search_inputs, work, Arrivals(numbers, inputs, limits, numbers), 0
 
     return (search,), fresh

@@ -10,7 +10,7 @@ from jax import export
 
 from t2t_jax.batch import Batch, Sequence
 from t2t_jax.config import Config
-from t2t_jax.decoding.programs import Arrivals, Search, Sizes, begin_work, proceed
+from t2t_jax.decoding.programs import Arrivals, Search, SearchInputs, Sizes, begin_work, proceed
 from t2t_jax.decoding.scheduler import strategy_of
 from t2t_jax.modules.models import make_decoding_model, make_model
 from t2t_jax.parallel.mesh import batch_layout, make_mesh
@@ -98,8 +98,8 @@ def test_decoding_is_lowered_for_every_platform(mesh, model, changes):
     sizes = Sizes(rows=3, arrivals=3, source_length=8, room=12, most_room=12)
 
     def translate(params, arrivals, seed):
-        work = begin_work(search, sizes, params)
-        return proceed(search, params, work, arrivals, seed, 0)[1].best
+        inputs = SearchInputs(params, seed)
+        return proceed(search, inputs, begin_work(search, sizes, inputs), arrivals, 0)[1].best
 
     params = create_state(_CONFIG, model, mesh).params
     params = decoding_model.prepare(params, decoding.quantize)

@@ -8,7 +8,7 @@ program, the search, once for each size of the work.
 
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,7 @@ from t2t_jax.decoding.search.constraints import UNCONSTRAINED, Constraints
 from t2t_jax.decoding.search.reductions import Reductions, argmax_and_logsumexp
 from t2t_jax.errors import UserError
 from t2t_jax.kernels.choice import kernels_of
-from t2t_jax.modules.decoding_model import DecodingModel, Memory
+from t2t_jax.modules.decoding_model import DecodingModel, LastTokens, Memory
 from t2t_jax.modules.interceptors import InterceptedJit
 from t2t_jax.modules.parameters import Parameters
 from t2t_jax.parallel import axes, jax_settings
@@ -38,6 +38,17 @@ class Search:
     strategy: strategies.Strategy
     mesh: Mesh
     num_best: int
+
+
+class SearchInputs(NamedTuple):
+    """The arrays that a search reads and does not change."""
+
+    params: Parameters
+    """The parameters, from `DecodingModel.prepare`."""
+    seed: UInt32[Any, ""]
+    """The seed of sampling."""
+    constraints: Constraints = UNCONSTRAINED
+    """The constraints on tokens."""
 
 
 class Sizes(NamedTuple):
@@ -93,14 +104,8 @@ class Progress(NamedTuple):
 
 
 @partial(InterceptedJit, static_argnames=("search", "sizes"))
-def begin_work(
-    search: Search, sizes: Sizes, params: Parameters, constraints: Constraints = UNCONSTRAINED
-) -> Work:
-    """Make a group of free rows.
-
-    Args:
-      params: the parameters, from `DecodingModel.prepare`.
-    """
+def begin_work(search: Search, sizes: Sizes, inputs: SearchInputs) -> Work:
+    """Make a group of free rows."""
     model, beam_size, room = search.model, search.strategy.beam_size, sizes.room
     free = jnp.zeros((sizes.rows,), jnp.int32)
     state = loop.begin(
@@ -110,11 +115,11 @@ def begin_work(
         capacity=room,
         bos_id=BOS_ID,
         keys=_keys(search.strategy, jnp.uint32(0), free),
-        constraints=constraints,
+        constraints=inputs.constraints,
         prefixes=jnp.full((sizes.rows, sizes.prefix), -1) if sizes.prefix else None,
     )
-    inputs = model.sources.padded([], sizes.rows, sizes.source_length)
-    memory = jax.eval_shape(partial(encode, model), params, inputs)
+    sources = model.sources.padded([], sizes.rows, sizes.source_length)
+    memory = jax.eval_shape(partial(encode, model), inputs.params, sources)
     memory = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), memory)
     return _by_rows(Work(state, memory), search.mesh)
 
@@ -122,34 +127,37 @@ def begin_work(
 @partial(InterceptedJit, static_argnames="search", donate_argnames="work")
 def proceed(
     search: Search,
-    params: Parameters,
+    inputs: SearchInputs,
     work: Work,
     arrivals: Arrivals | None,
-    seed: UInt32[Array, ""],
     leave: Int[Array, ""],
-    constraints: Constraints = UNCONSTRAINED,
     most_steps: Int[Array, ""] | None = None,
 ) -> tuple[Work, Progress]:
     """Let sentences in, and search until at most `leave` are live or one needs more room.
 
     Args:
-      params: the parameters, from `DecodingModel.prepare`.
+      inputs: those of `begin_work`.
       work: the live sentences; its arrays are overwritten.
       arrivals: sentences for free rows; None if there are none.
       leave: the number of live sentences at which the search stops.
-      constraints: those of `begin_work`.
       most_steps: the most positions to compute; None is no bound.
     """
     model, strategy = search.model, search.strategy
     if arrivals is not None:
         assert arrivals.inputs is not None
-        new = model.memory(params, model.sources.inputs(arrivals.inputs))
-        work = add_arrivals(search, work, new, arrivals, seed, constraints)
+        new = model.memory(inputs.params, model.sources.inputs(arrivals.inputs))
+        work = add_arrivals(search, inputs, work, new, arrivals)
     state, memory = work
-    step = partial(model.step, params, memory=memory)
+
+    def step(
+        tokens: Array, positions: Array, clock: Array, ancestry_mask: Array, cache: PyTree
+    ) -> tuple[Array, PyTree]:
+        last = LastTokens(tokens, positions, clock, ancestry_mask)
+        return model.step(inputs.params, last, cache, memory)
+
     kernels = kernels_of(search.mesh, jnp.float32)
     reductions = Reductions(kernels.normalizer, kernels.greatest or argmax_and_logsumexp)
-    state = loop.advance(strategy, step, state, leave, constraints, most_steps, reductions)
+    state = loop.advance(strategy, step, state, leave, inputs.constraints, most_steps, reductions)
     best = loop.results(strategy, state, PAD_ID)
     best = jax.tree.map(lambda x: x[:, : search.num_best], best)
     return _by_rows(Work(state, memory), search.mesh), Progress(
@@ -192,12 +200,7 @@ def resize_work(model: DecodingModel, mesh: Mesh, sizes: Sizes, work: Work) -> W
 
 
 def add_arrivals(
-    search: Search,
-    work: Work,
-    memory: Memory,
-    arrivals: Arrivals,
-    seed: UInt32[Array, ""],
-    constraints: Constraints = UNCONSTRAINED,
+    search: Search, inputs: SearchInputs, work: Work, memory: Memory, arrivals: Arrivals
 ) -> Work:
     """Add encoded sentences to the work, in free rows.
 
@@ -212,8 +215,8 @@ def add_arrivals(
         beam_size=beam_size,
         capacity=state.capacity,
         bos_id=BOS_ID,
-        keys=_keys(search.strategy, seed, arrivals.numbers),
-        constraints=constraints,
+        keys=_keys(search.strategy, inputs.seed, arrivals.numbers),
+        constraints=inputs.constraints,
         prefixes=arrivals.prefixes,
     )
     return _by_rows(Work(loop.admit(state, new.rows, arrivals.rows), memory), search.mesh)

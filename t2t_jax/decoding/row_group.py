@@ -13,10 +13,8 @@ import numpy as np
 
 from t2t_jax.batch import padded
 from t2t_jax.decoding import programs
-from t2t_jax.decoding.search.constraints import UNCONSTRAINED, Constraints
 from t2t_jax.decoding.search.hypotheses import SearchResult
 from t2t_jax.modules.decoding_model import Source
-from t2t_jax.modules.parameters import Parameters
 from t2t_jax.parallel.mesh import on_host, put_rows
 
 _launching = threading.Lock()  # otherwise two threads could compile the same program at once
@@ -51,22 +49,15 @@ class RowGroup:
     """
 
     def __init__(
-        self,
-        search: programs.Search,
-        params: Parameters,
-        sizes: programs.Sizes,
-        seed: int = 0,
-        constraints: Constraints = UNCONSTRAINED,
+        self, search: programs.Search, inputs: programs.SearchInputs, sizes: programs.Sizes
     ) -> None:
         """Make a group of free rows; see `begin_work`."""
-        self.sizes = sizes
-        self._search, self._params, self._constraints = search, params, constraints
-        self._seed = np.uint32(seed)
+        self.sizes, self._search, self._inputs = sizes, search, inputs
         self.held: dict[int, tuple[int, Sentence]] = {}
         self._positions: Any = None  # of all rows, when they were last collected
         self._best: Any = None  # the hypotheses of all rows, at that time
         self._released: set[int] = set()  # rows whose sentence the device still searches for
-        self._work = programs.begin_work(search, sizes, params, constraints)
+        self._work = programs.begin_work(search, sizes, inputs)
 
     @property
     def num_free(self) -> int:
@@ -107,8 +98,8 @@ class RowGroup:
         """
         rows, sentences = self._taken(arrivals)
         coming = self._arrivals(rows, sentences, self.sizes.arrivals)
-        inputs = self._inputs(sentences, self.sizes.arrivals, self.sizes.source_length)
-        return self._proceed(coming._replace(inputs=inputs), leave, None)
+        sources = self._sources(sentences, self.sizes.arrivals, self.sizes.source_length)
+        return self._proceed(coming._replace(inputs=sources), leave, None)
 
     def search_on(self, leave: int, most_steps: int) -> programs.Progress:
         """Continue the search for at most `most_steps` positions; see `launch`."""
@@ -137,15 +128,13 @@ class RowGroup:
             del waiting[-len(chosen) :]
             rows, sentences = zip(*chosen, strict=True)
             coming = self._arrivals(rows, sentences, several)
-            inputs = self._inputs(sentences, several, length)
+            sources = self._sources(sentences, several, length)
             search = self._search
             with _launching:
-                memory = programs.encode(search.model, self._params, inputs)
+                memory = programs.encode(search.model, self._inputs.params, sources)
                 if length < self.sizes.source_length:
                     memory = programs.fit_memory(search.model, memory, self.sizes.source_length)
-                self._work = programs.let_in(
-                    search, self._work, memory, coming, self._seed, self._constraints
-                )
+                self._work = programs.let_in(search, self._inputs, self._work, memory, coming)
 
     def collect(self, progress: programs.Progress) -> list[tuple[int, SearchResult]]:
         """Wait for the device; remove and return the sentences that have ended.
@@ -177,14 +166,7 @@ class RowGroup:
     ) -> programs.Progress:
         with _launching:
             self._work, progress = programs.proceed(
-                self._search,
-                self._params,
-                self._work,
-                arrivals,
-                self._seed,
-                np.int32(leave),
-                self._constraints,
-                most_steps,
+                self._search, self._inputs, self._work, arrivals, np.int32(leave), most_steps
             )
         return progress
 
@@ -214,7 +196,7 @@ class RowGroup:
             prefixes = padded(given, places, sizes.prefix, fill=-1)
         return programs.Arrivals(taken, None, limits, numbers, prefixes)
 
-    def _inputs(self, sentences: Sequence[Sentence], places: int, length: int) -> Any:
+    def _sources(self, sentences: Sequence[Sentence], places: int, length: int) -> Any:
         model, mesh = self._search.model, self._search.mesh
         arrays = model.sources.padded([sentence.source for sentence in sentences], places, length)
         return jax.tree.map(lambda x: put_rows(x, mesh), arrays)

@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import chain, groupby, zip_longest
 
+import numpy as np
 from jax.sharding import Mesh
 
 from t2t_jax.batch import EOS_ID
@@ -83,7 +84,8 @@ def decode(
     waiting = deque(zip(order, planned, strict=True))
     search = programs.Search(model, strategy_of(decoding, num_best), mesh, num_best)
     capacity = _capacity(rung(max(lengths, default=0)), decoding)
-    make = partial(row_group.RowGroup, search, params, seed=seed, constraints=constraints)
+    inputs = programs.SearchInputs(params, np.uint32(seed), constraints)
+    make = partial(row_group.RowGroup, search, inputs)
     number = num_groups(capacity, mesh)
     groups = [_decode_group(make, waiting, sentences) for _ in range(number)]
     for ended in chain.from_iterable(zip_longest(*groups, fillvalue=[])):

@@ -3,14 +3,14 @@
 from dataclasses import dataclass
 from typing import Any, cast
 
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Float, PyTree
 
 from t2t_jax.batch import Batch
 from t2t_jax.config import sections
 from t2t_jax.kernels.reference import CacheLayout, Losses
 from t2t_jax.modules import cache, parameters, stack
 from t2t_jax.modules.attention import WEIGHTS, is_fused_in_decoding, source_layout
-from t2t_jax.modules.decoding_model import AttentionWeights, Axes, Memory, SourceForm
+from t2t_jax.modules.decoding_model import AttentionWeights, Axes, LastTokens, Memory, SourceForm
 from t2t_jax.modules.network import declared_parameters
 from t2t_jax.modules.parameters import Parameters
 from t2t_jax.modules.transformer import (
@@ -102,20 +102,11 @@ class CachedDecoding(NetworkScoring):
         return self.network.clone(is_cached=True).apply({"params": params}, inputs, method="memory")
 
     def step(
-        self,
-        params: Parameters,
-        tokens: Int[Array, "b k"],
-        positions: Int[Array, " b"],
-        clock: Int[Array, ""],
-        ancestry_mask: Bool[Array, "b k t k"],
-        cache: cache.TransformerCache,
-        memory: Memory,
+        self, params: Parameters, last: LastTokens, cache: cache.TransformerCache, memory: Memory
     ) -> tuple[Float[Array, "b k vocab"], cache.TransformerCache]:
         """See `DecodingModel.step`."""
-        network, variables = self.network.clone(is_cached=True), {"params": params}
-        return network.apply(
-            variables, tokens, positions, clock, ancestry_mask, cache, memory, method="step"
-        )
+        network = self.network.clone(is_cached=True)
+        return network.apply({"params": params}, last, cache, memory, method="step")
 
 
 @dataclass(frozen=True)
@@ -124,10 +115,11 @@ class TransformerDecoding(CachedDecoding):
 
     def axes(self, beam_size: int = 1) -> Axes:
         """See `DecodingModel.axes`."""
-        depth = self.network.config.stacks[-1].num_layers
-        sources = cache.axes_of(self._source_layout, depth)
+        config = self.network.config
+        depth = config.stacks[-1].num_layers
+        of_sources = source_layout(config.attention_of("cross"), config.dtype, self.network.kernels)
         slots = cache.axes_of(self.cache_layout(beam_size), depth)
-        return Axes(slots, cast(Any, TransformerMemory)(sources, 3))
+        return Axes(slots, cast(Any, TransformerMemory)(cache.axes_of(of_sources, depth), 3))
 
     def cache_layout(self, beam_size: int) -> CacheLayout:
         """See `CachedDecoding.cache_layout`."""
@@ -135,8 +127,3 @@ class TransformerDecoding(CachedDecoding):
         has_bias = config.positions.bias is not None
         is_fused = is_fused_in_decoding(config.attention_of("decoder"), config.dtype)
         return self.network.kernels.cache_layout(beam_size, is_fused and not has_bias)
-
-    @property
-    def _source_layout(self) -> CacheLayout:
-        config = self.network.config
-        return source_layout(config.attention_of("cross"), config.dtype, self.network.kernels)

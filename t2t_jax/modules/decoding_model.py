@@ -70,6 +70,20 @@ AttentionWeights: TypeAlias = dict[str, Float[Array, "n b h _ _"]]
 """The attention weights of the layers of each kind of attention."""
 
 
+class LastTokens(NamedTuple):
+    """The last tokens of `k` hypotheses per sentence, from which a model predicts the next ones."""
+
+    tokens: Int[Array, "b k"]
+    """The tokens; at position 0 the model uses its start token."""
+    positions: Int[Array, " b"]
+    """The position of these tokens in each sentence, from 0."""
+    clock: Int[Array, ""]
+    """The index of the step, which selects the position of the cache to write to."""
+    ancestry_mask: Bool[Array, "b k t k"]
+    """`[b, j, t, i]`: the entry that slot `i` wrote at position `t` belongs to hypothesis `j`'s
+    history (its own entry at position `clock % t` included)."""
+
+
 class Axes(NamedTuple):
     """The axes along which the arrays of a model become longer or shorter.
 
@@ -174,24 +188,13 @@ class DecodingModel(ScoringModel, Protocol):
         """
 
     def step(
-        self,
-        params: Parameters,
-        tokens: Int[Array, "b k"],
-        positions: Int[Array, " b"],
-        clock: Int[Array, ""],
-        ancestry_mask: Bool[Array, "b k t k"],
-        cache: Cache,
-        memory: Memory,
+        self, params: Parameters, last: LastTokens, cache: Cache, memory: Memory
     ) -> tuple[Float[Array, "b k vocab"], Cache]:
         """Compute the logits of the next token of `k` hypotheses per sentence.
 
         Args:
           params: the parameters, from `prepare`.
-          tokens: the hypotheses' last tokens; at position 0 the model uses its start token.
-          positions: the position of these tokens in each sentence, from 0.
-          clock: the index of the step, which selects the position of the cache to write to.
-          ancestry_mask: `[b, j, t, i]`: the entry that slot `i` wrote at position `t` belongs to
-            hypothesis `j`'s history (its own entry at position `clock % t` included).
+          last: the hypotheses' last tokens.
           cache: the cache from `empty_cache`, or from the previous step.
           memory: the memory of the sources, from `memory`.
 

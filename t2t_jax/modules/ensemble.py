@@ -8,7 +8,7 @@ from functools import reduce
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Float32, Int, PyTree
+from jaxtyping import Array, Float, Float32, PyTree
 
 from t2t_jax.batch import Batch
 from t2t_jax.config.sections import Quantize
@@ -20,6 +20,7 @@ from t2t_jax.modules.decoding_model import (
     Axes,
     Cache,
     DecodingModel,
+    LastTokens,
     Memory,
     SourceForm,
 )
@@ -72,19 +73,13 @@ class Ensemble:
     def step(
         self,
         params: Parameters,
-        tokens: Int[Array, "b k"],
-        positions: Int[Array, " b"],
-        clock: Int[Array, ""],
-        ancestry_mask: Bool[Array, "b k t k"],
+        last: LastTokens,
         cache: tuple[Cache, ...],
         memory: tuple[Memory, ...],
     ) -> tuple[Float[Array, "b k vocab"], tuple[Cache, ...]]:
         """See `DecodingModel.step`."""
         members = zip(self.members, params.values(), cache, memory, strict=True)
-        found = [
-            member.step(own, tokens, positions, clock, ancestry_mask, slots, sources)
-            for member, own, slots, sources in members
-        ]
+        found = [member.step(own, last, slots, sources) for member, own, slots, sources in members]
         return log_mean([logits for logits, _ in found]), tuple(new for _, new in found)
 
     def logits(self, params: Parameters, batch: Batch) -> Float[Array, "b t vocab"]:

@@ -25,7 +25,7 @@ from t2t_jax.kernels.reference import DistanceBias
 from t2t_jax.modules.attention import Context, Mask
 from t2t_jax.modules.cache import CachedKeysValues, Remembered, axes_of
 from t2t_jax.modules.cached_decoding import CachedDecoding
-from t2t_jax.modules.decoding_model import AttentionWeights, Axes
+from t2t_jax.modules.decoding_model import AttentionWeights, Axes, LastTokens
 from t2t_jax.modules.parameters import Parameters
 from t2t_jax.modules.transformer import DecoderNetwork, StepInput
 
@@ -143,18 +143,16 @@ class LanguageModel(DecoderNetwork):
         x = self.with_positions("target", self.embed_targets(inputs.tokens), context)
         return Prompt(self.decoder.prefill(x, context), inputs.tokens, is_real)
 
-    def step_input(
-        self, tokens: Int[Array, "b k"], positions: Int[Array, " b"], memory: Prompt
-    ) -> StepInput:
+    def step_input(self, last: LastTokens, memory: Prompt) -> StepInput:
         """See `DecoderNetwork.step_input`."""
-        last = jnp.maximum(memory.is_real.sum(1) - 1, 0)  # the place of a source's last token
-        first = jnp.take_along_axis(memory.tokens, last[:, None], axis=1)
-        tokens = jnp.where(positions[:, None] == 0, first, tokens)
-        length, now = memory.tokens.shape[1], last + positions
+        end = jnp.maximum(memory.is_real.sum(1) - 1, 0)  # the place of a source's last token
+        first = jnp.take_along_axis(memory.tokens, end[:, None], axis=1)
+        tokens = jnp.where(last.positions[:, None] == 0, first, last.tokens)
+        length, now = memory.tokens.shape[1], end + last.positions
 
         def sources(bias: DistanceBias | None) -> tuple[Remembered, ...]:
             apart = now[:, None, None] - jnp.arange(length)  # of a query and a source's token
-            mask = memory.is_real & (jnp.arange(length) < last[:, None])
+            mask = memory.is_real & (jnp.arange(length) < end[:, None])
             if (window := self.config.attention_window) is not None:
                 mask &= apart[:, 0] < window
             # The queries of each row are at a position of their own.

@@ -24,7 +24,7 @@ from t2t_jax.kernels.cross_entropy import in_chunks
 from t2t_jax.kernels.reference import REFERENCE, DistanceBias, Kernels, Losses
 from t2t_jax.modules.attention import Context, Mask, Norm
 from t2t_jax.modules.cache import Remembered, RememberedKeysValues, TransformerCache
-from t2t_jax.modules.decoding_model import Memory, SourceForm, TokenSources
+from t2t_jax.modules.decoding_model import LastTokens, Memory, SourceForm, TokenSources
 from t2t_jax.modules.embedding import PositionEncoding, TokenEmbedding
 from t2t_jax.modules.layers import Dropout
 from t2t_jax.modules.parameters import parameter
@@ -249,33 +249,24 @@ class DecoderNetwork(TokenNetwork):
         """Read sources `[b, s]`, one a row; see `DecodingModel.memory`."""
 
     @abstractmethod
-    def step_input(
-        self, tokens: Int[Array, "b k"], positions: Int[Array, " b"], memory: Memory
-    ) -> StepInput:
+    def step_input(self, last: LastTokens, memory: Memory) -> StepInput:
         """Return the input of the decoder in a step; see `DecodingModel.step`.
 
         Args:
-          tokens: the hypotheses' last tokens.
-          positions: the position of these tokens in each output.
+          last: the hypotheses' last tokens, and their position in each output.
           memory: the memory of the sources, from `memory`.
         """
 
     def step(
-        self,
-        tokens: Int[Array, "b k"],
-        positions: Int[Array, " b"],
-        clock: Int[Array, ""],
-        ancestry_mask: Bool[Array, "b k t k"],
-        cache: TransformerCache,
-        memory: Memory,
+        self, last: LastTokens, cache: TransformerCache, memory: Memory
     ) -> tuple[Float[Array, "b k vocab"], TransformerCache]:
         """See `DecodingModel.step`."""
-        now = self.step_input(tokens, positions, memory)
-        context = self._step_context(now, clock, ancestry_mask)
+        now = self.step_input(last, memory)
+        context = self._step_context(now, last.clock, last.ancestry_mask)
         sources = now.sources(context.bias)
         x = self.with_positions("target", self.embed_targets(now.tokens), context)
-        beams, room = ancestry_mask.shape[1:3]
-        write_at = clock % cache_places(self.config, room) * beams
+        beams, room = last.ancestry_mask.shape[1:3]
+        write_at = last.clock % cache_places(self.config, room) * beams
         x, cache = self.decoder.step(x, cache, sources, write_at, context)
         x /= self.config.width_multiple  # as in `_decoded`
         return self.with_output_bias(self.kernels.next_logits(x, self.output_matrix())), cache
@@ -340,11 +331,9 @@ class Transformer(DecoderNetwork):
         context = Context(inputs.positions, mask.shape[-1], mask, kernels=self.kernels)
         return TransformerMemory(self.decoder.prefill(self.encode(inputs), context), mask)
 
-    def step_input(
-        self, tokens: Int[Array, "b k"], positions: Int[Array, " b"], memory: TransformerMemory
-    ) -> StepInput:
+    def step_input(self, last: LastTokens, memory: TransformerMemory) -> StepInput:
         """See `DecoderNetwork.step_input`."""
-        at = jnp.broadcast_to(positions[:, None], tokens.shape)
-        tokens = jnp.where(at == 0, self.bos_id, tokens)
+        at = jnp.broadcast_to(last.positions[:, None], last.tokens.shape)
+        tokens = jnp.where(at == 0, self.bos_id, last.tokens)
         sources = tuple(Remembered(each, memory.mask) for each in memory.keys_values)
         return StepInput(tokens, at, 0, lambda _: sources)

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 
 from t2t_jax.batch import BOS_ID, EOS_ID, Batch, one_a_row
 from t2t_jax.config import Config
-from t2t_jax.decoding.programs import Search, Sizes
+from t2t_jax.decoding.programs import Search, SearchInputs, Sizes
 from t2t_jax.decoding.row_group import RowGroup, Sentence
 from t2t_jax.decoding.scheduler import decode
 from t2t_jax.decoding.search.strategies import Greedy
@@ -128,7 +128,8 @@ def test_a_source_that_is_given_up_leaves_the_others_alone(listener):
     sentences = [Sentence(source, len(source) + _EXTRA, 0) for source in sources]
     model, mesh = TransformerDecoding(network), make_mesh(_CONFIG.parallel, jax.devices()[:1])
     search = Search(model, Greedy(EOS_ID), mesh, 1)
-    group = RowGroup(search, model.prepare(params, "none"), Sizes(2, 2, 8, 16, 16))
+    inputs = SearchInputs(model.prepare(params, "none"), np.uint32(0))
+    group = RowGroup(search, inputs, Sizes(2, 2, 8, 16, 16))
     assert group.collect(group.launch([(0, sentences[0]), (1, sentences[1])], leave=2)) == []
     group.release(0)
     ((key, found),) = group.collect(group.launch([], leave=0))

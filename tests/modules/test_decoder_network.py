@@ -11,6 +11,7 @@ from t2t_jax.batch import Sequence
 from t2t_jax.kernels.cpu import CPU, CPU_BFLOAT16
 from t2t_jax.kernels.gpu import CUDNN_GPU, GPU
 from t2t_jax.kernels.tpu import TPU
+from t2t_jax.modules.decoding_model import LastTokens
 from t2t_jax.modules.ensemble import Ensemble, join_parameters
 from tests.selection import thorough_after
 
@@ -52,7 +53,8 @@ def _mask(t):
 
 @partial(jax.jit, static_argnums=0)
 def _step(decoding, variables, *args):
-    return decoding.step(decoding.prepare(variables["params"]), *args)
+    *last, cache, memory = args
+    return decoding.step(decoding.prepare(variables["params"]), LastTokens(*last), cache, memory)
 
 
 @partial(jax.jit, static_argnums=0)

@@ -13,6 +13,7 @@ from t2t_jax.batch import one_a_row
 from t2t_jax.config import network_config
 from t2t_jax.kernels.int8 import Int8Matrix
 from t2t_jax.modules.cached_decoding import TransformerDecoding
+from t2t_jax.modules.decoding_model import LastTokens
 from t2t_jax.modules.network import declared_parameters
 from t2t_jax.modules.parameters import declaring, parameter, quantized
 from t2t_jax.modules.transformer import Transformer
@@ -58,8 +59,8 @@ def _logits(model, params, **prepared):
     for place in range(2):
         mask = (jnp.arange(4) <= place)[:, None] & jnp.eye(2, dtype=bool)[:, None]
         mask = jnp.broadcast_to(mask, (3, 2, 4, 2))
-        state = jnp.full(3, place), jnp.int32(place), mask, cache, memory
-        logits, cache = model.step(params, tokens + place, *state)
+        last = LastTokens(tokens + place, jnp.full(3, place), jnp.int32(place), mask)
+        logits, cache = model.step(params, last, cache, memory)
     return logits
 
 

@@ -18,7 +18,7 @@ import t2t_jax
 from t2t_jax.batch import EOS_ID
 from t2t_jax.config import MeshConfig
 from t2t_jax.decoding import scoring
-from t2t_jax.decoding.programs import Arrivals, Search, Sizes, begin_work, proceed
+from t2t_jax.decoding.programs import Arrivals, Search, SearchInputs, Sizes, begin_work, proceed
 from t2t_jax.decoding.search.strategies import BeamSearch
 from t2t_jax.extras.compile_only.collectives import collectives
 from t2t_jax.extras.compile_only.compile import results_of
@@ -93,12 +93,11 @@ def searches():
     sizes = Sizes(ROWS, ROWS, LENGTH, LENGTH, 2 * LENGTH)
     prepare = jax.jit(partial(model.scoring.prepare, quantize="none"))
     params = results_of(prepare.lower(model.params))
-    work = results_of(begin_work.lower(search, sizes, params))
     rows, scalar = model.ints(ROWS), partial(jax.ShapeDtypeStruct, ())
+    inputs = SearchInputs(params, scalar(jnp.uint32))
+    work = results_of(begin_work.lower(search, sizes, inputs))
     arrivals = Arrivals(rows, model.ints(ROWS, LENGTH), rows, rows)
-    program = proceed.lower(
-        search, params, work, arrivals, scalar(jnp.uint32), scalar(jnp.int32)
-    ).compile()
+    program = proceed.lower(search, inputs, work, arrivals, scalar(jnp.int32)).compile()
     found = sent(program, model.mesh)
     assert found["all-reduce", "fsdp"] <= 8  # whether a row is under way, and how many are
     steps, before = (program.as_text() or "").split("\nENTRY")

@@ -17,7 +17,7 @@ from jaxtyping import PyTree
 
 from t2t_jax.config import Config, cost
 from t2t_jax.data.rows import BatchShape
-from t2t_jax.decoding.programs import Arrivals, Search, Sizes, begin_work, proceed
+from t2t_jax.decoding.programs import Arrivals, Search, SearchInputs, Sizes, begin_work, proceed
 from t2t_jax.decoding.scheduler import strategy_of
 from t2t_jax.errors import UserError
 from t2t_jax.extras.compile_only import report
@@ -137,8 +137,9 @@ def compile_search(config: Config, devices: Sequence[jax.Device]) -> report.Sear
     with use_abstract_mesh(mesh.abstract_mesh):  # Pallas asks it for the device
         prepare = partial(model.prepare, quantize=config.decoding.quantize)
         params = results_of(jax.jit(prepare).lower(state.params))
-        work = results_of(begin_work.lower(search, sizes, params))
-        program = proceed.lower(search, params, work, arrivals, seed, leave).compile()
+        search_inputs = SearchInputs(params, seed)
+        work = results_of(begin_work.lower(search, sizes, search_inputs))
+        program = proceed.lower(search, search_inputs, work, arrivals, leave).compile()
     read = {name: part for name, part in params.items() if name != "encoder"}
     return report.SearchReport(
         mesh_shape=dict(mesh.shape),

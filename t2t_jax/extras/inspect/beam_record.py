@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from t2t_jax.batch import EOS_ID, padded
 from t2t_jax.config import DecodingConfig
 from t2t_jax.decoding.forbidden import constraints_of
-from t2t_jax.decoding.programs import Arrivals, Search, Sizes, begin_work, proceed
+from t2t_jax.decoding.programs import Arrivals, Search, SearchInputs, Sizes, begin_work, proceed
 from t2t_jax.decoding.scheduler import rung, strategy_of
 from t2t_jax.decoding.search.hypotheses import SearchState, length_penalty
 from t2t_jax.decoding.translator import Translator
@@ -75,10 +75,10 @@ def record_search(translator: Translator, source: str, **overrides: Any) -> Beam
     strategy = strategy_of(decoding)
     penalty = decoding.length_penalty, strategy.offset
     search = Search(translator.model, strategy, translator.mesh, 1)
-    params = translator.prepared(decoding.quantize)
     begin = translator.vocabulary.target_begin  # the language, if it is marked
     given = constraints_of(DecodingConfig(), translator.vocabulary)
-    work = begin_work(search, Sizes(1, 1, length, room, room, len(begin)), params, given)
+    search_inputs = SearchInputs(translator.prepared(decoding.quantize), jnp.uint32(0), given)
+    work = begin_work(search, Sizes(1, 1, length, room, room, len(begin)), search_inputs)
     inputs = jnp.asarray(padded([tokens], 1, length))
     first = jnp.zeros(1, jnp.int32)
     prefixes = jnp.array([begin], jnp.int32) if begin else None
@@ -86,9 +86,7 @@ def record_search(translator: Translator, source: str, **overrides: Any) -> Beam
     log_probs: dict[_Tokens, float] = {}
     ended: set[_Tokens] = set()
     for step in range(1, limit + 1):
-        work, progress = proceed(
-            search, params, work, arrivals, jnp.uint32(0), jnp.int32(0), given, jnp.int32(1)
-        )
+        work, progress = proceed(search, search_inputs, work, arrivals, jnp.int32(0), jnp.int32(1))
         # From the second step on no sentence arrives: row 1 of 1 is no row.
         arrivals = arrivals._replace(rows=first + 1)
         state, progress = jax.device_get((work.state, progress))
