@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import TypeAlias
 
+import numpy as np
 from jax.sharding import Mesh
 
 from t2t_jax.config import DecodingConfig
-from t2t_jax.decoding.programs import Search, Sizes
+from t2t_jax.decoding.programs import Search, SearchInputs, Sizes
 from t2t_jax.decoding.row_group import RowGroup, Sentence
 from t2t_jax.decoding.scheduler import num_groups, rung, strategy_of
 from t2t_jax.decoding.search.constraints import UNCONSTRAINED, Constraints
@@ -110,7 +111,7 @@ class _Request:
 class OpenSearch:
     """A search that sentences join at any time; no sentence changes the result of another.
 
-    The search runs in separate threads. As a context manager, it is drained at the end.
+    The search runs in separate threads, until `close` drains it.
     """
 
     def __init__(
@@ -134,7 +135,7 @@ class OpenSearch:
         self.limits = limits
         self._extra = decoding.max_extra_length
         self._search = Search(model, strategy_of(decoding, num_best=1), mesh, 1)
-        self._of_groups = params, seed, constraints
+        self._inputs = SearchInputs(params, np.uint32(seed), constraints)
         parts = row_parts(mesh)
         self._rows = -(-self.limits.rows // parts) * parts
         eighth, quarter = (-(-self._rows // (n * parts)) * parts for n in (8, 4))
@@ -157,14 +158,6 @@ class OpenSearch:
         ]
         for thread in self._threads:
             thread.start()
-
-    def __enter__(self) -> "OpenSearch":
-        """Return the search itself."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Drain the search; see `close`."""
-        self.close()
 
     def submit(
         self,
@@ -288,8 +281,7 @@ class OpenSearch:
         return Sizes(rows, rows, length, room, most, self._prefix)
 
     def _group(self, rows: int, length: int) -> RowGroup:
-        params, seed, constraints = self._of_groups
-        return RowGroup(self._search, params, self._sizes(rows, length), seed, constraints)
+        return RowGroup(self._search, self._inputs, self._sizes(rows, length))
 
     def _serve(self, number: int) -> None:
         """Run the group of rows of this number until the search is closed."""

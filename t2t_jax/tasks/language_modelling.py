@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any
@@ -196,7 +197,7 @@ def stream(
     held = max((len(one) for one in stop), default=1) - 1
     limits = open_search.Limits(rows=1, longest=len(sentence.source), most_steps=1)
     shown = ""
-    with translator.open_search(config.decoding, limits, seed=seed) as search:
+    with closing(translator.open_search(config.decoding, limits, seed=seed)) as search:
         future = search.submit(
             sentence.source, limit=sentence.limit, number=sentence.number, listener=so_far.put
         )

@@ -1,6 +1,7 @@
 """Interceptors of Flax work in all compiled programs, and in none after their `with` statement."""
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import flax.linen as nn
 import jax
@@ -47,7 +48,8 @@ def _nbest(translator, **settings):
 
 def _open_search(translator):
     [tokens] = translator.encode(LINES[:1])
-    with translator.open_search(DecodingConfig(beam_size=1), Limits(rows=1, longest=16)) as search:
+    limits = Limits(rows=1, longest=16)
+    with closing(translator.open_search(DecodingConfig(beam_size=1), limits)) as search:
         return search.submit(tokens, limit=6).result(60)
 
 
