@@ -97,19 +97,16 @@ def test_decoding_is_lowered_for_every_platform(mesh, model, changes):
     search = Search(decoding_model, strategy, mesh, beams)
     sizes = Sizes(rows=3, arrivals=3, source_length=8, room=12, most_room=12)
 
-    def translate(params, arrivals, seed):
-        inputs = SearchInputs(params, seed)
-        return proceed(search, inputs, begin_work(search, sizes, inputs), arrivals, 0)[1].best
+    def translate(search_inputs, arrivals):
+        work = begin_work(search, sizes, search_inputs)
+        return proceed(search, search_inputs, work, arrivals, 0)[1].best
 
     params = create_state(_CONFIG, model, mesh).params
     params = decoding_model.prepare(params, decoding.quantize)
     inputs = np.random.default_rng(1).integers(4, _VOCAB, (3, 8), dtype=np.int32)
     lengths, numbers = np.full(3, 10, np.int32), np.arange(1, 4, dtype=np.int32)
-    arguments = (
-        params,
-        Arrivals(np.arange(3, dtype=np.int32), inputs, lengths, numbers),
-        np.uint32(5),
-    )
+    arrivals = Arrivals(np.arange(3, dtype=np.int32), inputs, lengths, numbers)
+    arguments = SearchInputs(params, np.uint32(5)), arrivals
     program = _exported(translate, *arguments)
     assert program.platforms == _PLATFORMS
     assert _shapes(program.in_avals) == _shapes(arguments)

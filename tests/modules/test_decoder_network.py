@@ -52,9 +52,8 @@ def _mask(t):
 
 
 @partial(jax.jit, static_argnums=0)
-def _step(decoding, variables, *args):
-    *last, cache, memory = args
-    return decoding.step(decoding.prepare(variables["params"]), LastTokens(*last), cache, memory)
+def _step(decoding, variables, last, cache, memory):
+    return decoding.step(decoding.prepare(variables["params"]), last, cache, memory)
 
 
 @partial(jax.jit, static_argnums=0)
@@ -67,13 +66,12 @@ def _first_step(model, inputs, cache=None):
     memory = _memory(model.decoding, model.variables, inputs)
     if cache is None:
         cache = model.decoding.empty_cache(2, _BEAMS, _LENGTH)
-    arguments = jnp.array(_TOKENS[:, 0]), *_at(0), _mask(0), cache, memory
-    return _step(model.decoding, model.variables, *arguments)
+    return _step(model.decoding, model.variables, _last(0), cache, memory)
 
 
-def _at(t):
-    """Position `t` of both sentences, at the place of the cache with that number."""
-    return jnp.full(2, t), jnp.array(t)
+def _last(t):
+    """The tokens at position `t` of both sentences, at the place of the cache with that number."""
+    return LastTokens(jnp.array(_TOKENS[:, t]), jnp.full(2, t), jnp.array(t), _mask(t))
 
 
 _DECODER_ONLY = {
@@ -111,9 +109,7 @@ def test_cached_steps_of_branching_hypotheses_equal_full_passes(model, make_batc
     memory = _memory(model.decoding, model.variables, inputs)
     cache = model.decoding.empty_cache(2, _BEAMS, _LENGTH)
     for t in range(_LENGTH):
-        tokens = jnp.array(_TOKENS[:, t])
-        arguments = tokens, *_at(t), _mask(t), cache, memory
-        logits, cache = _step(model.decoding, model.variables, *arguments)
+        logits, cache = _step(model.decoding, model.variables, _last(t), cache, memory)
         # The hypotheses as six independent rows. A path starts with <s>, which the model puts there
         # itself; the last target of a row is not seen by its own logits.
         paths = []
@@ -144,8 +140,8 @@ def test_cached_steps_of_one_hypothesis_of_one_sentence_equal_the_full_pass(
     steps = []
     for t, token in enumerate([_BOS, *path[:-1]]):
         mask = (jnp.arange(len(path)) <= t)[None, None, :, None]
-        arguments = jnp.array([[token]]), jnp.full(1, t), jnp.array(t), mask, cache, memory
-        logits, cache = _step(model.decoding, model.variables, *arguments)
+        last = LastTokens(jnp.array([[token]]), jnp.full(1, t), jnp.array(t), mask)
+        logits, cache = _step(model.decoding, model.variables, last, cache, memory)
         steps.append(logits)
     np.testing.assert_allclose(jnp.concatenate(steps, 1), model.logits(batch), rtol=1e-4, atol=1e-5)
 
