@@ -8,12 +8,12 @@ does not change a program, as comments, layout and docstrings.
 """
 
 import ast
-import contextlib
 import math
 import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from operator import attrgetter, index
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, TypeVar
 
 from t2t_jax.errors import UserError, did_you_mean, in_one_line, quote
 from t2t_jax.plugins import load, load_named, rows, warn_once
+from t2t_jax.system.context import with_value
 
 if TYPE_CHECKING:
     from jax import Array
@@ -260,19 +261,14 @@ def _is_alike(function: object, other: object) -> bool:
 
 def _read(path: str) -> RegisteringFile | None:
     """Read the file of a caller; return None where the caller is in no file."""
-    with contextlib.suppress(OSError, UnicodeDecodeError):
+    with suppress(OSError, UnicodeDecodeError):
         return RegisteringFile(os.path.abspath(path), Path(path).read_text(encoding="utf-8-sig"))
     return None
 
 
-@contextlib.contextmanager
-def registering() -> Iterator[None]:
+def registering() -> AbstractContextManager[None]:
     """Record the file that registers a function, for every function registered in the block."""
-    before = _in_file.set(True)
-    try:
-        yield
-    finally:
-        _in_file.reset(before)
+    return with_value(_in_file, True)
 
 
 _UNUSED = ("kind", "type_comment")

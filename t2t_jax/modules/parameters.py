@@ -4,8 +4,8 @@ Within `declaring`, a new parameter comes in a box that declares what it is. Els
 `init` returns plain arrays.
 """
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from functools import cache, partial
 from typing import Any, TypeAlias, TypeGuard
@@ -20,6 +20,7 @@ from t2t_jax.config.registry import Entry, Parameter
 from t2t_jax.kernels.bfloat16 import transpose
 from t2t_jax.kernels.int8 import Int8Matrix, quantize
 from t2t_jax.kernels.products import Matrix, Transposed
+from t2t_jax.system.context import with_value
 
 Parameters: TypeAlias = dict[str, Any]
 """The parameters of a model: arrays by module and name."""
@@ -30,14 +31,9 @@ Initializer: TypeAlias = Callable[..., Array]
 _declares: ContextVar[bool] = ContextVar("declares", default=False)
 
 
-@contextlib.contextmanager
-def declaring() -> Iterator[None]:
+def declaring() -> AbstractContextManager[None]:
     """Put the parameters made within the context into boxes."""
-    token = _declares.set(True)
-    try:
-        yield
-    finally:
-        _declares.reset(token)
+    return with_value(_declares, True)
 
 
 class MatrixBox(nn.LogicallyPartitioned):

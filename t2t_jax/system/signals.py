@@ -31,6 +31,7 @@ from types import FrameType
 from typing import TypeAlias, TypeVar
 
 from t2t_jax.system.atomic_file import remove_unfinished
+from t2t_jax.system.context import with_value
 
 _T = TypeVar("_T")
 _Handler: TypeAlias = Callable[[int, FrameType | None], object] | int | None
@@ -110,13 +111,9 @@ class StopSignal:
         def is_over() -> bool:
             return agree(self.number) > 0
 
-        before = _is_over.set(is_over)
-        try:
+        with suppress(_Left), with_value(_is_over, is_over):
             return None if is_over() else work()
-        except _Left:
-            return None
-        finally:
-            _is_over.reset(before)
+        return None
 
     def receive(self, number: int) -> bool:
         """Note a signal; return False if it is the second SIGINT, which ends the program."""

@@ -1,0 +1,18 @@
+"""Values of context variables that hold within a block."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TypeVar
+
+_T = TypeVar("_T")
+
+
+@contextmanager
+def with_value(variable: ContextVar[_T], value: _T) -> Iterator[None]:
+    """Give a context variable a value within a block, and its previous value afterwards."""
+    before = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(before)
