@@ -1,14 +1,12 @@
 """The part of a network's config that all families share (section 3 of the paper)."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, NamedTuple, TypeAlias
 
 from t2t_jax.config import checks, tables
 from t2t_jax.config.attention import AttentionConfig, NormConfig
-from t2t_jax.config.registry import Parameter
 
 StartToken: TypeAlias = Literal["begin", "end", "padding"]
 Parametrisation: TypeAlias = Literal["standard", "mup", "complete"]
@@ -318,11 +316,6 @@ class ModelConfig(checks.Section, ABC):
     def positions(self) -> tables.PositionFacts:
         """Return the facts of the scheme of positions that the field `position` names."""
         return tables.POSITIONS[self.position]
-
-    @cached_property
-    def position_parameters(self) -> Mapping[str, Parameter]:
-        """Return the parameters that each stack learns for its scheme of positions, by name."""
-        return self.positions.parameters(self)
 
     @cached_property
     def normalization(self) -> NormConfig:
