@@ -10,7 +10,8 @@ from typing import BinaryIO
 
 from t2t_jax.data.lines import DAMAGE, Lines, blocks_of, decoded, open_text
 from t2t_jax.errors import UserError, way_out_of
-from t2t_jax.system.atomic_file import NamedFile, cannot_write, errors_named, writing_whole
+from t2t_jax.system.atomic_file import NamedFile, errors_named, writing_whole
+from t2t_jax.system.bucket import BucketPath
 from t2t_jax.system.program import is_closed
 
 _LINES_AT_ONCE = 10_000
@@ -55,14 +56,18 @@ def writing(path: Path | None) -> Iterator[BinaryIO]:
         check_heard("name a file with --output")
         yield sys.stdout.buffer
         return
-    path = _behind_links(path)
-    if _is_special(path):
-        with errors_named(path):
-            special = io.BufferedWriter(NamedFile(path, "wb"))
+    found = path if isinstance(path, BucketPath) else Path(os.path.realpath(path))
+    if os.path.islink(found):
+        raise UserError(f"cannot write {path}: it is a link that leads back to itself")
+    with errors_named(found):  # its name may be too long
+        is_special = found.exists() and not found.is_file()
+    if is_special:  # a device, a pipe or the like, which must not be replaced
+        with errors_named(found):
+            special = io.BufferedWriter(NamedFile(found, "wb"))
         with special as file:
             yield file
         return
-    with writing_whole(path) as file:
+    with writing_whole(found) as file:
         yield file
 
 
@@ -70,25 +75,6 @@ def check_heard(way_out: str = "print it, or write it to a file") -> None:
     """Refuse to print a result while the standard output is closed; `way_out` says what to do."""
     if is_closed("stdout"):
         raise UserError(f"the standard output is closed, so nobody sees the result; {way_out}")
-
-
-def _behind_links(path: Path) -> Path:
-    refusal = UserError(f"cannot write {path}: it is a link that leads back to itself")
-    try:
-        found = path.resolve()
-    except (OSError, RuntimeError) as error:  # the latter for links in a circle before Python 3.13
-        raise refusal from error
-    if os.path.islink(found):  # since then, such a link is returned
-        raise refusal
-    return found
-
-
-def _is_special(path: Path) -> bool:
-    """Return whether a path is a device, a pipe or the like, which must not be replaced."""
-    try:
-        return path.exists() and not path.is_file()
-    except OSError as error:  # its name is too long
-        raise cannot_write(path, error) from error
 
 
 def _cannot_read(shown: Path | str, error: OSError) -> UserError:
