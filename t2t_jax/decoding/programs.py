@@ -236,7 +236,7 @@ def _keys(
 
 def _by_rows(work: Work, mesh: Mesh) -> Work:
     """Split the rows over the devices, always alike, so that each program is compiled once."""
-    rows = NamedSharding(mesh, axes.RULES.spec(["batch"]))
+    rows = NamedSharding(mesh, axes.partition_spec(["batch"]))
     shardings = jax.tree.map(lambda x: rows if x.ndim else replicated(mesh), work)
     return jax.lax.with_sharding_constraint(work, shardings)
 

@@ -8,11 +8,10 @@
 Only this module maps logical axes to mesh axes.
 """
 
-import contextlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
-from dataclasses import dataclass
 
 import flax.linen as nn
 import jax
@@ -20,70 +19,55 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, PyTree, Shaped
 
 from t2t_jax.errors import UserError
+from t2t_jax.system.context import with_value
 
-_MeshAxes = tuple[str, ...]
 _Shaped = Array | jax.ShapeDtypeStruct
 
 
-@dataclass(frozen=True)
-class AxisRules:
-    """The mesh axes that split each logical axis, outermost first."""
-
-    vocab: _MeshAxes = ("tensor",)
-    """The entries of the vocabulary."""
-    embed: _MeshAxes = ("fsdp",)
-    """The axis of a matrix that is d_model wide."""
-    heads: _MeshAxes = ("tensor",)
-    """The attention heads, or the widths of all heads side by side."""
-    mlp: _MeshAxes = ("tensor",)
-    """The inner width of the feed-forward network, d_ff."""
-    layers: _MeshAxes = ()
-    """The layers of a stack, which are computed one after the other."""
-    vector: _MeshAxes = ()
-    """The d_model entries of a bias or a norm, too few to be worth splitting."""
-    positions: _MeshAxes = ()
-    """The rows of a learned position table."""
-    batch: _MeshAxes = ("data", "fsdp")
-    """The rows of a batch."""
-    length: _MeshAxes = ()
-    """The positions of a row."""
-    channels: _MeshAxes = ()
-    """The axis of activations that is d_model wide."""
-
-    def spec(self, names: Sequence[str | None]) -> PartitionSpec:
-        """Return the mesh axes that split each axis of an array, given its logical axes.
-
-        JAX refuses a layout in which one mesh axis splits two axes.
-
-        Raises:
-          ValueError: a name is no logical axis.
-        """
-        known = vars(self)
-        unknown = [name for name in names if name is not None and name not in known]
-        if unknown:
-            raise ValueError(f"no logical axis {unknown[0]!r}; there are {', '.join(known)}")
-        split: list[_MeshAxes] = [() if name is None else known[name] for name in names]
-        # Entries as JAX itself would write them, so that equal layouts compare equal.
-        return PartitionSpec(*(axes[0] if len(axes) == 1 else axes or None for axes in split))
-
-
-RULES = AxisRules()
+RULES: Mapping[str, tuple[str, ...]] = {
+    "vocab": ("tensor",),  # the entries of the vocabulary
+    "embed": ("fsdp",),  # the axis of a matrix that is d_model wide
+    "heads": ("tensor",),  # the attention heads, or the widths of all heads side by side
+    "mlp": ("tensor",),  # the inner width of the feed-forward network, d_ff
+    "layers": (),  # the layers of a stack, which are computed one after the other
+    "vector": (),  # the d_model entries of a bias or a norm, too few to be worth splitting
+    "positions": (),  # the rows of a learned position table
+    "batch": ("data", "fsdp"),  # the rows of a batch
+    "length": (),  # the positions of a row
+    "channels": (),  # the axis of activations that is d_model wide
+}
+"""The mesh axes that split each logical axis, outermost first."""
 
 HEADS = "batch", "length", "heads", None
 """The logical axes of queries, keys and values that are split into heads."""
 
 
+def partition_spec(names: Sequence[str | None], without: Collection[str] = ()) -> PartitionSpec:
+    """Return the mesh axes that split each axis of an array, given its logical axes.
+
+    JAX refuses a layout in which one mesh axis splits two axes.
+
+    Args:
+      without: mesh axes that split nothing.
+
+    Raises:
+      ValueError: a name is no logical axis.
+    """
+    unknown = [name for name in names if name is not None and name not in RULES]
+    if unknown:
+        raise ValueError(f"no logical axis {unknown[0]!r}; there are {', '.join(RULES)}")
+    rules = [() if name is None else RULES[name] for name in names]
+    split = [tuple(axis for axis in axes if axis not in without) for axes in rules]
+    # Entries as JAX itself would write them, so that equal layouts compare equal.
+    return PartitionSpec(*(axes[0] if len(axes) == 1 else axes or None for axes in split))
+
+
 _only_shapes: ContextVar[bool] = ContextVar("only_shapes", default=False)
 
 
-@contextlib.contextmanager
-def only_shapes() -> Iterator[None]:
+def only_shapes() -> AbstractContextManager[None]:
     """Make parameters whose shapes are used within the context, and whose values are not."""
-    token = _only_shapes.set(True)
-    try:
-        yield
-    finally:
-        _only_shapes.reset(token)
+    return with_value(_only_shapes, True)
 
 
 def uses_values() -> bool:
@@ -94,18 +78,13 @@ def uses_values() -> bool:
 _mesh: ContextVar[Mesh | None] = ContextVar("mesh", default=None)
 
 
-@contextlib.contextmanager
-def on_mesh(mesh: Mesh | None) -> Iterator[None]:
+def on_mesh(mesh: Mesh | None) -> AbstractContextManager[None]:
     """Let `constrain` take effect in code traced within the context, for the devices of a mesh.
 
     Args:
       mesh: the devices that the traced program is compiled for; None constrains nothing.
     """
-    token = _mesh.set(mesh)
-    try:
-        yield
-    finally:
-        _mesh.reset(token)
+    return with_value(_mesh, mesh)
 
 
 def constrain(x: Shaped[Array, "..."], *names: str | None) -> Shaped[Array, "..."]:
@@ -119,7 +98,7 @@ def constrain(x: Shaped[Array, "..."], *names: str | None) -> Shaped[Array, "...
     mesh = _mesh.get()
     if mesh is None or mesh.size == 1:
         return x
-    return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, _rules(mesh).spec(names)))
+    return jax.lax.with_sharding_constraint(x, _sharding(mesh, names))
 
 
 def is_divided(x: Shaped[Array, "..."], *names: str | None) -> bool:
@@ -131,7 +110,7 @@ def is_divided(x: Shaped[Array, "..."], *names: str | None) -> bool:
     if mesh is None:
         return False
     try:
-        NamedSharding(mesh, _rules(mesh).spec(names)).shard_shape(x.shape)
+        _sharding(mesh, names).shard_shape(x.shape)
     except ValueError:
         return False
     return True
@@ -154,21 +133,16 @@ def in_parts(
     mesh = _mesh.get()
     if mesh is None or mesh.size == 1:
         return function
-    rules = _rules(mesh)
-    specs = tuple(rules.spec(names) for names in taken)
+    specs = tuple(_sharding(mesh, names).spec for names in taken)
     return jax.shard_map(
-        function, mesh=mesh, in_specs=specs, out_specs=rules.spec(given), check_vma=False
+        function, mesh=mesh, in_specs=specs, out_specs=_sharding(mesh, given).spec, check_vma=False
     )
 
 
-def _rules(mesh: Mesh) -> AxisRules:
-    """Return the rules that split nothing over mesh axes mapped by `jax.vmap`."""
+def _sharding(mesh: Mesh, names: Sequence[str | None]) -> NamedSharding:
+    """Return the sharding of an array of traced code; axes mapped by `jax.vmap` split nothing."""
     mapped = [axis for axis in mesh.axis_names if _is_mapped(axis)]
-    kept = {
-        name: tuple(axis for axis in axes if axis not in mapped)
-        for name, axes in vars(RULES).items()
-    }
-    return AxisRules(**kept)
+    return NamedSharding(mesh, partition_spec(names, mapped))
 
 
 def _is_mapped(axis: str) -> bool:
@@ -204,7 +178,7 @@ def shardings(mesh: Mesh, specs: PyTree, shapes: PyTree) -> PyTree[NamedSharding
 
     def lay_out(path: jax.tree_util.KeyPath, axes: PartitionSpec, array: _Shaped) -> NamedSharding:
         names = (*axes, *[None] * (len(array.shape) - len(axes)))
-        spec = RULES.spec(names)
+        spec = partition_spec(names)
         for name, size, split in zip(names, array.shape, spec, strict=True):
             chosen = (split,) if isinstance(split, str) else split or ()
             if size % math.prod(mesh.shape[axis] for axis in chosen):

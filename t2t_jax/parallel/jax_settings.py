@@ -13,7 +13,6 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -84,21 +83,6 @@ def result_settings() -> dict[str, str]:
     return found
 
 
-@dataclass(frozen=True)
-class CompilerOption:
-    """An option that XLA does not set by default.
-
-    Attributes:
-      name: the flag, without dashes.
-      value: the value of the flag.
-      for_one: whether to set the option for a single device too.
-    """
-
-    name: str
-    value: bool | int
-    for_one: bool = False
-
-
 # Measured by `--compile-only`, 25 November 2026, jax 0.12.0.1: the least time of a step of
 # configs/big.py on eight devices, 24,576 + 24,576 positions on each, one pass.
 #
@@ -116,24 +100,28 @@ class CompilerOption:
 #   do they, xla_tpu_enable_async_collective_fusion_fuse_all_reduce, xla_enable_async_all_reduce or
 #   xla_tpu_enable_all_reduce_native_decomposition (libtpu 0.0.50) take apart the one all-reduce of
 #   the gradients of a step on v5e:2x2, which no kernel runs beside.
-OPTIONS = {
-    "gpu": (
+OPTIONS: dict[str, dict[str, bool | int]] = {
+    "gpu": {
         # It starts transfers before the work that can run beside them (docs.jax.dev, GPU
         # performance tips). XLA does so by itself for H200 and B200, not for A100: there, with
         # parallel.fsdp=8, 151.4 in place of 154.4 ms, 0.2 in place of 3.2 ms of them waiting.
-        CompilerOption("xla_gpu_enable_latency_hiding_scheduler", True),
+        "xla_gpu_enable_latency_hiding_scheduler": True,
         # It leaves the products of queries, keys and values three. XLA (32 MB) makes one of them
         # where the weights are small, and copies the three results out of it: base on one H200
         # takes 19.9 in place of 20.5 ms.
-        CompilerOption("xla_gpu_dot_merger_threshold_mb", 0, for_one=True),
+        "xla_gpu_dot_merger_threshold_mb": 0,
         # It takes products from cuBLAS, whose calls add biases, compute max(0, x) and add up what
         # several make. XLA's own, its choice where it cannot time both, do not, and the gradient
         # of a matrix takes two (NVIDIA's images for JAX have set it too). Base on one H200 takes
         # 17.8 in place of 19.2 ms.
-        CompilerOption("xla_gpu_enable_triton_gemm", False, for_one=True),
-    ),
+        "xla_gpu_enable_triton_gemm": False,
+    },
 }
-"""The options of each platform, each with its effect, its source and the measured gain above it."""
+"""The options of each platform that XLA does not set by default, each with its effect, its source
+and the measured gain above it."""
+
+_FOR_SEVERAL = {"xla_gpu_enable_latency_hiding_scheduler"}
+"""The options that are left out for a single device."""
 
 _FLAG_VARIABLES = "XLA_FLAGS", "LIBTPU_INIT_ARGS"
 
@@ -160,18 +148,20 @@ def compiler_options(mesh: Mesh) -> dict[str, bool | int]:
     user_flags = set(re.findall(r"(?:^|\s)--?(\w+)", given_flags()))
     local = mesh.local_devices[0] if mesh.local_devices else device
     return {
-        option.name: option.value
-        for option in OPTIONS.get(device.platform, ())
-        if (others or option.for_one) and option.name not in user_flags and _is_known(option, local)
+        name: value
+        for name, value in OPTIONS.get(device.platform, {}).items()
+        if (others or name not in _FOR_SEVERAL)
+        and name not in user_flags
+        and _is_known(name, value, local)
     }
 
 
 @cache
-def _is_known(option: CompilerOption, device: jax.Device) -> bool:
+def _is_known(name: str, value: bool | int, device: jax.Device) -> bool:
     """Return whether the installed XLA takes an option, as flags come and go with versions."""
     x = jax.ShapeDtypeStruct((), jnp.float32, sharding=SingleDeviceSharding(device))
     try:
-        jax.jit(jnp.negative, compiler_options={option.name: option.value}).lower(x).compile()
+        jax.jit(jnp.negative, compiler_options={name: value}).lower(x).compile()
     except jax.errors.JaxRuntimeError as error:
         if "compile option" not in str(error):
             raise

@@ -19,7 +19,7 @@ from jaxtyping import Array, Int, PyTree, Shaped
 
 from t2t_jax.config import MeshConfig
 from t2t_jax.errors import UserError
-from t2t_jax.parallel.axes import RULES
+from t2t_jax.parallel.axes import RULES, partition_spec
 from t2t_jax.parallel.devices import all_devices
 
 AXES = ("data", "fsdp", "tensor")
@@ -84,12 +84,12 @@ def replicated(mesh: Mesh) -> NamedSharding:
 
 def by_rows(mesh: Mesh) -> NamedSharding:
     """Return the sharding of a batch `[passes, rows, length]`: equal parts of each pass's rows."""
-    return NamedSharding(mesh, PartitionSpec(None, *RULES.spec(["batch"])))
+    return NamedSharding(mesh, PartitionSpec(None, *partition_spec(["batch"])))
 
 
 def row_parts(mesh: Mesh) -> int:
     """Return the number of parts of a batch's rows on different devices."""
-    return math.prod(mesh.shape[axis] for axis in RULES.batch)
+    return math.prod(mesh.shape[axis] for axis in RULES["batch"])
 
 
 def put_rows(x: Shaped[np.ndarray, "rows ..."], mesh: Mesh) -> Shaped[Array, "rows ..."]:
@@ -97,7 +97,7 @@ def put_rows(x: Shaped[np.ndarray, "rows ..."], mesh: Mesh) -> Shaped[Array, "ro
 
     The number of rows must be a multiple of `row_parts`.
     """
-    rows = NamedSharding(mesh, RULES.spec(["batch"]))
+    rows = NamedSharding(mesh, partition_spec(["batch"]))
     return jax.make_array_from_callback(x.shape, rows, lambda index: x[index])
 
 
@@ -242,30 +242,17 @@ def _over_unequal_slices(
     return np.concatenate(parts)
 
 
-def between_slices(mesh: Mesh) -> dict[str, int]:
-    """Return the number of slices along each axis of a mesh; 1 is an axis within a slice.
-
-    Args:
-      mesh: a mesh from `laid_out`.
-    """
-    found = np.asarray(_slice_indices(list(mesh.devices.flat))[1]).reshape(mesh.devices.shape)
-    first = found[:, 0, 0], found[0, :, 0], found[0, 0, :]
-    return {
-        name: len(set(line.tolist())) for name, line in zip(mesh.axis_names, first, strict=True)
-    }
-
-
 def described_slices(mesh: Mesh) -> str:
     """Return the axes of a mesh that cross the slow links, as text; empty for a single slice.
 
     Args:
       mesh: a mesh from `laid_out`.
     """
-    crossing = {name: parts for name, parts in between_slices(mesh).items() if parts > 1}
-    if not crossing:
-        return ""
-    axes = " and ".join(f"{name} in {parts} parts" for name, parts in crossing.items())
-    return f"over the slower links between slices or hosts: {axes}"
+    found = np.asarray(_slice_indices(list(mesh.devices.flat))[1]).reshape(mesh.devices.shape)
+    lines = found[:, 0, 0], found[0, :, 0], found[0, 0, :]  # the first devices along each axis
+    slices = {name: len({*line.tolist()}) for name, line in zip(AXES, lines, strict=True)}
+    axes = " and ".join(f"{name} in {count} parts" for name, count in slices.items() if count > 1)
+    return axes and f"over the slower links between slices or hosts: {axes}"
 
 
 def _slice_indices(devices: Sequence[object]) -> tuple[str, list[int]]:

@@ -445,18 +445,20 @@ def locked(workdir: Path) -> Iterator[None]:
     Raises:
       UserError: another process trains in the directory, or not all processes see the same one.
     """
-    if not is_main():
-        _check_shared(workdir, of_main(0))
-        yield
-        return
-    workdir.mkdir(parents=True, exist_ok=True)
     mark = secrets.randbelow(2**31)
     with ExitStack() as stack:
-        try:
-            stack.enter_context(holding(workdir / LOCK, str(mark)))
-        except BlockingIOError as error:
-            raise _is_held(workdir) from error
-        _check_shared(workdir, of_main(mark))
+        if is_main():
+            workdir.mkdir(parents=True, exist_ok=True)
+            try:
+                stack.enter_context(holding(workdir / LOCK, str(mark)))
+            except BlockingIOError as error:
+                raise _is_held(workdir) from error
+        blind = one_without(_finds(workdir / LOCK, of_main(mark)))
+        if blind is not None:
+            raise UserError(
+                f"{workdir} is not the same directory on process {blind} as on process 0; put it "
+                "on a filesystem that all hosts share"
+            )
         yield
 
 
@@ -470,16 +472,6 @@ def _is_held(workdir: Path) -> UserError:
     return UserError(
         f"another process trains in {workdir}; wait for it, or choose another --workdir"
     )
-
-
-def _check_shared(workdir: Path, mark: int) -> None:
-    """Refuse a directory in which not every process finds the mark of process 0."""
-    blind = one_without(_finds(workdir / LOCK, mark))
-    if blind is not None:
-        raise UserError(
-            f"{workdir} is not the same directory on process {blind} as on process 0; put it on a "
-            "filesystem that all hosts share"
-        )
 
 
 def _finds(path: Path, mark: int) -> bool:

@@ -25,7 +25,7 @@ from t2t_jax.extras.compile_only.compile import results_of
 from t2t_jax.extras.compile_only.hlo import parse_program
 from t2t_jax.extras.encoders import tasks
 from t2t_jax.modules.models import make_model, make_scoring_model
-from t2t_jax.parallel.axes import RULES
+from t2t_jax.parallel.axes import partition_spec
 from t2t_jax.parallel.mesh import batch_layout, make_mesh
 from t2t_jax.training.state import abstract_state
 from t2t_jax.training.step import abstract_batch, compile_train_step, eval_step
@@ -63,7 +63,7 @@ class Model:
         return abstract_batch(layout, self.network.example(), LENGTH, LENGTH)
 
     def ints(self, *shape):
-        place = NamedSharding(self.mesh, RULES.spec(["batch"]))
+        place = NamedSharding(self.mesh, partition_spec(["batch"]))
         return jax.ShapeDtypeStruct(shape, jnp.int32, sharding=place)
 
     def sent(self, program, *arguments):

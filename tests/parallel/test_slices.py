@@ -9,7 +9,7 @@ from jax.sharding import Mesh
 
 from t2t_jax.config import ParallelConfig
 from t2t_jax.extras.compile_only.topologies import devices_of
-from t2t_jax.parallel.mesh import AXES, between_slices, laid_out, make_mesh
+from t2t_jax.parallel.mesh import AXES, described_slices, laid_out, make_mesh
 from tests.refusals import refused
 from tests.selection import needs_cuda
 
@@ -54,6 +54,10 @@ def _slices(placed):
     return np.vectorize(lambda device: device.slice_index, otypes=[int])(placed)
 
 
+def _crossing(axes):
+    return f"over the slower links between slices or hosts: {axes}"
+
+
 @pytest.mark.parametrize(
     "devices", [_gpus(8, 8), _gpus(8, 8, 8, 8), _tpus(2, 4, 4), _tpus(3, 2, 4)]
 )
@@ -64,12 +68,12 @@ def test_fsdp_and_tensor_stay_within_a_slice_where_they_fit(devices, fsdp, tenso
     with mock.patch("jax.process_count", return_value=processes):
         placed = laid_out(shape, devices)
         mesh = Mesh(placed, AXES)
-        crossed = between_slices(mesh)
+        crossed = described_slices(mesh)
     assert placed.shape == shape
     assert {*placed.flat} == {*devices}
     found = _slices(placed)
     assert (found == found[:, :1, :1]).all()
-    assert crossed == {"data": len({*found.flat}), "fsdp": 1, "tensor": 1}
+    assert crossed == _crossing(f"data in {len({*found.flat})} parts")
 
 
 def test_a_process_for_each_gpu_is_not_a_slice():
@@ -94,7 +98,8 @@ def test_what_does_not_fit_a_slice_crosses_by_its_outer_part(shape, devices, cro
     placed = laid_out(shape, devices)
     found = _slices(placed)
     mesh = Mesh(placed, AXES)
-    assert tuple(between_slices(mesh).values()) == crossed
+    parts = [f"{name} in {n} parts" for name, n in zip(AXES, crossed, strict=True) if n > 1]
+    assert described_slices(mesh) == _crossing(" and ".join(parts))
     # Neighbours along an axis are in one slice, but where one block of a slice ends.
     for axis, (size, parts) in enumerate(zip(shape, crossed, strict=True)):
         changes = np.diff(found, axis=axis) != 0
@@ -121,12 +126,12 @@ def test_one_slice_is_laid_out_as_jax_does_it_and_crosses_nothing():
         placed = laid_out((2, 4, 2), devices)
     assert {*placed.flat} == {*devices}
     mesh = Mesh(placed, AXES)
-    assert set(between_slices(mesh).values()) == {1}
+    assert described_slices(mesh) == ""
 
 
 @needs_cuda
 def test_described_hosts_of_gpus_are_known_by_their_processes():
     mesh = make_mesh(ParallelConfig(fsdp=8), devices_of("h100:2x8"))
-    assert between_slices(mesh) == {"data": 2, "fsdp": 1, "tensor": 1}
+    assert described_slices(mesh) == _crossing("data in 2 parts")
     mesh = make_mesh(ParallelConfig(fsdp=16), devices_of("h100:2x8"))
-    assert between_slices(mesh) == {"data": 1, "fsdp": 2, "tensor": 1}
+    assert described_slices(mesh) == _crossing("fsdp in 2 parts")

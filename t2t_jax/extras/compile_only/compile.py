@@ -25,7 +25,7 @@ from t2t_jax.extras.compile_only.collectives import collectives
 from t2t_jax.extras.compile_only.hlo import parse_program
 from t2t_jax.extras.compile_only.kernels import kernels, kernels_of_a_round
 from t2t_jax.modules import models, named_functions
-from t2t_jax.parallel.axes import RULES
+from t2t_jax.parallel.axes import partition_spec
 from t2t_jax.parallel.devices import bytes_of_a_device
 from t2t_jax.parallel.hardware import peaks, usable_memory
 from t2t_jax.parallel.jax_settings import described_options
@@ -126,7 +126,7 @@ def compile_search(config: Config, devices: Sequence[jax.Device]) -> report.Sear
     sizes = Sizes(rows, rows, report.SOURCE_LENGTH, report.ROOM, report.ROOM)
 
     def placed(x: np.ndarray) -> Any:
-        place = NamedSharding(mesh, RULES.spec(["batch"]))
+        place = NamedSharding(mesh, partition_spec(["batch"]))
         return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place)
 
     numbers = placed(np.zeros(rows, np.int32))

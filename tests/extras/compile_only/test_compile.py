@@ -187,7 +187,7 @@ def test_a_step_for_a_gpu_has_fused_attention_and_its_text_is_written(tmp_path):
     assert "__cudnn$fmha" in (tmp_path / "program.txt").read_text()
     assert report.fits
     assert {each.mesh_axes(report.mesh_shape) for each in report.collectives} == {("data",)}
-    assert all(f"--{option.name}=" in report.compiler_options for option in OPTIONS["gpu"])
+    assert all(f"--{name}=" in report.compiler_options for name in OPTIONS["gpu"])
     # The compiler leaves out little of what the formulas count, and adds nothing large.
     products = sum(kernel.count * kernel.flops for kernel in report.kernels)
     assert report.flops <= products <= 1.2 * report.flops
