@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property, partial
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -163,12 +163,8 @@ class MixedParts:
 
     def row_counts(self, form: Form, count: CountRows) -> RowCounts:
         """Return the number of rows of each part; see `Parts.row_counts`."""
-
-        def counted(first: int, number: int) -> tuple[Int[np.ndarray, " classes"], int]:
-            return count(first + number)
-
         found = [
-            component.parts.row_counts(form, partial(counted, first))
+            component.parts.row_counts(form, lambda part, first=first: count(first + part))
             for component, first in zip(self.mixed, self._first[:-1], strict=True)
         ]
         counts = np.concatenate([one.counts for one in found])

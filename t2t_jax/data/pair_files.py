@@ -14,7 +14,6 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -22,7 +21,8 @@ from typing import Any, TypeAlias
 from t2t_jax.config import DataConfig
 from t2t_jax.data.lines import DAMAGE, blocks_of, checked_beginning, open_text
 from t2t_jax.data.splits import Chunk, chunks
-from t2t_jax.errors import UserError, in_one_line, warn
+from t2t_jax.errors import UserError, in_one_line
+from t2t_jax.plugins import warn_once
 
 _JSON_LINES = ".jsonl", ".json", ".ndjson"
 Sides: TypeAlias = tuple[str, ...]
@@ -47,14 +47,9 @@ class Faults:
         """Warn of the lines of each reason, in one line that names the first."""
         for reason, line in self.first.items():
             count, what = self.counts[reason], reason.replace("_", " ")
+            # Evaluations read the same files again and again.
             lines = "1 line is" if count == 1 else f"{count:,} lines are"
-            _warn_once(f"{lines} left out as {what}, the first of them {line}")
-
-
-@cache
-def _warn_once(text: str) -> None:
-    """Warn of lines once in a process, as evaluations read the same files again and again."""
-    warn(text)
+            warn_once(f"{lines} left out as {what}, the first of them {line}")
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,10 @@
 """Examples, and the functions that turn them into the arrays of a batch."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import NamedTuple, Protocol, runtime_checkable
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Int32, Int64, Integer, UInt64
@@ -38,52 +40,58 @@ class StepRows(NamedTuple):
     """The index of each row in the global batch."""
 
 
-@runtime_checkable
-class Examples(Protocol):
-    """Pairs of a source and a target, for training or scoring.
+@dataclass(frozen=True)
+class Examples:
+    """Pairs of a source and a target, for training or scoring, as flat token arrays.
 
-    `data.batching` assigns examples to rows by their lengths only; the examples themselves make the
-    arrays.
+    Pair i is `tokens[offsets[i] : offsets[i + 1]]`. Every sentence ends with `EOS_ID`. The arrays
+    may be memory-mapped and are read only. `data.batching` assigns examples to rows by their
+    lengths only; the examples themselves make the arrays. Subclasses make other ones.
     """
 
-    @property
-    def skipped(self) -> dict[str, int]:
-        """Return the number of examples left out, by reason."""
-
-    @property
-    def num_pairs_read(self) -> int:
-        """Return the number of examples in the corpus: those kept and those left out."""
+    source_tokens: Integer[np.ndarray, " source_total"]
+    source_offsets: Int64[np.ndarray, " offsets"]
+    target_tokens: Integer[np.ndarray, " target_total"]
+    target_offsets: Int64[np.ndarray, " offsets"]
+    skipped: dict[str, int]
+    """Number of pairs left out, by reason: `empty_source`, `empty_target`, `too_long`."""
+    num_pairs_read: int
+    """Number of pairs in the corpus: those kept and those left out."""
 
     def __len__(self) -> int:
-        """Return the number of examples that are kept."""
+        """Return the number of pairs."""
+        return len(self.source_offsets) - 1
 
-    @property
-    def source_lengths(self) -> Int32[np.ndarray, " n"]:
-        """Return the number of positions that the source of each example takes."""
+    @cached_property
+    def source_lengths(self) -> Int32[np.ndarray, " pairs"]:
+        """Return the number of positions that each source takes, end of sentence included."""
+        return np.diff(self.source_offsets).astype(np.int32)
 
-    @property
-    def target_lengths(self) -> Int32[np.ndarray, " n"]:
-        """Return the number of positions that the target of each example takes."""
-
-    @property
-    def target_tokens(self) -> Integer[np.ndarray, " total"]:
-        """Return the ids of all predicted tokens."""
+    @cached_property
+    def target_lengths(self) -> Int32[np.ndarray, " pairs"]:
+        """Return the number of positions that each target takes, end of sentence included."""
+        return np.diff(self.target_offsets).astype(np.int32)
 
     def shape(self, shape: BatchShape, most: int) -> BatchShape:
-        """Return the shape of the arrays that `batch` makes.
+        """Return the shape of the arrays that `batch` makes; those of text are as long as the rows.
 
         Args:
           shape: the number of rows, and lengths with room for their examples.
           most: the most examples of a row.
         """
+        return shape
 
     def batch(self, chosen: Chosen, shape: BatchShape, rows: StepRows) -> Batch:
         """Return the arrays of rows with the chosen examples.
 
         Args:
           shape: number of the rows, and their lengths from `shape`.
-          rows: the step and the rows, on which random changes may depend.
+          rows: the step and the rows, on which random changes of a subclass may depend.
         """
+        source = np.asarray(self.source_tokens), np.asarray(self.source_offsets)
+        target = np.asarray(self.target_tokens), np.asarray(self.target_offsets)
+        inputs = filled(*source, chosen, (shape.rows, shape.source_length))
+        return Batch(inputs, filled(*target, chosen, (shape.rows, shape.target_length)))
 
 
 class Lengths(NamedTuple):

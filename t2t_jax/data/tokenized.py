@@ -4,24 +4,23 @@ A cache keeps vocabularies and arrays under the fingerprints of their inputs. So
 hashes the corpus and the arrays, which is quick, and tokenises nothing.
 """
 
-import functools
 import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import partial
-from itertools import chain
-from typing import NamedTuple
+from itertools import chain, compress, repeat
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
-from jaxtyping import Bool, Int32, Int64, Integer
+from jaxtyping import Int64, Integer
 
-from t2t_jax.batch import BOS_ID, EOS_ID, Batch
+from t2t_jax.batch import BOS_ID, EOS_ID
 from t2t_jax.config import DataConfig
 from t2t_jax.data.cache import Contents, entry
 from t2t_jax.data.corpus import Corpus
-from t2t_jax.data.rows import BatchShape, Chosen, Examples, StepRows, filled, offsets_of, ranges
+from t2t_jax.data.rows import Examples, offsets_of, ranges
 from t2t_jax.data.splits import Chunk
 from t2t_jax.data.vocabularies.learning import RECIPE_VERSION, train_vocabulary
 from t2t_jax.data.vocabulary import Vocabulary
@@ -34,62 +33,11 @@ _FORMAT_VERSION = 2
 _MANY_CHARACTERS = 1_000_000
 _LONGEST_SUBWORD = 16  # characters, which is what SentencePiece learns by default
 
+_NONE_SKIPPED = dict.fromkeys(("empty_source", "empty_target", "too_long"), 0)
 _VOCABULARY, _COUNTS = "vocabulary.model", "counts.json"
 _COUNTS_SCHEMA = schema({"skipped": dict[str, COUNT], "num_pairs_read": COUNT})
-
-
-class FlatSentences(NamedTuple):
-    """The sources, or the targets, of consecutive pairs."""
-
-    tokens: Integer[np.ndarray, " tokens"]
-    """The tokens of all sentences, one after the other."""
-    lengths: Int32[np.ndarray, " pairs"]
-    """The number of tokens of each sentence."""
-
-
-@dataclass(frozen=True)
-class TokenizedSplit:
-    """The pairs of a split as flat token arrays; pair i is `tokens[offsets[i] : offsets[i + 1]]`.
-
-    Every sentence ends with `EOS_ID`. The arrays may be memory-mapped and are read only.
-    """
-
-    source_tokens: Integer[np.ndarray, " source_total"]
-    source_offsets: Int64[np.ndarray, " offsets"]
-    target_tokens: Integer[np.ndarray, " target_total"]
-    target_offsets: Int64[np.ndarray, " offsets"]
-    skipped: dict[str, int]
-    """Number of pairs left out, by reason: `empty_source`, `empty_target`, `too_long`."""
-    num_pairs_read: int
-    """Number of pairs in the corpus: those kept and those left out."""
-
-    def __len__(self) -> int:
-        """Return the number of pairs."""
-        return len(self.source_offsets) - 1
-
-    @functools.cached_property
-    def source_lengths(self) -> Int32[np.ndarray, " pairs"]:
-        """Return the number of tokens of each source sentence, end of sentence included."""
-        return np.diff(self.source_offsets).astype(np.int32)
-
-    @functools.cached_property
-    def target_lengths(self) -> Int32[np.ndarray, " pairs"]:
-        """Return the number of tokens of each target sentence, end of sentence included."""
-        return np.diff(self.target_offsets).astype(np.int32)
-
-    def shape(self, shape: BatchShape, most: int) -> BatchShape:
-        """Return the shape unchanged, because the arrays are as long as the rows."""
-        return shape
-
-    def batch(self, chosen: Chosen, shape: BatchShape, rows: StepRows) -> Batch:
-        """Return the arrays of a batch, in which examples depend on neither step nor row."""
-        source = np.asarray(self.source_tokens), np.asarray(self.source_offsets)
-        target = np.asarray(self.target_tokens), np.asarray(self.target_offsets)
-        inputs = filled(*source, chosen, (shape.rows, shape.source_length))
-        return Batch(inputs, filled(*target, chosen, (shape.rows, shape.target_length)))
-
-
-_ARRAYS = tuple(field.name for field in fields(TokenizedSplit))[:4]
+_Make: TypeAlias = Callable[[Iterable[Chunk]], Examples]
+_ARRAYS = tuple(field.name for field in fields(Examples))[:4]
 
 
 def prepare_vocabulary(
@@ -120,7 +68,7 @@ def prepare_vocabulary(
 
 def prepare_pairs(
     config: DataConfig, corpus: Corpus, vocabulary: Vocabulary, split: str
-) -> TokenizedSplit:
+) -> Examples:
     """Return a split as token arrays, from the cache or tokenised now.
 
     Each corpus of a mixture is tokenised once, whatever its weight, into a separate entry.
@@ -128,22 +76,14 @@ def prepare_pairs(
     Train leaves out and counts pairs with an empty side or more than `config.max_length` tokens.
     Every other split keeps all its pairs, in which an empty side is `[EOS_ID]`.
     """
-    max_length = config.max_length if split == "train" else None
-
-    def make() -> TokenizedSplit:
-        if split == "train" and corpus.mixed:
-            return mix(
-                [(prepare_pairs(config, one, vocabulary, split), n) for one, n in corpus.mixed]
-            )
-        return tokenize(corpus.pairs(split), vocabulary, max_length)
-
-    key = corpus.fingerprint(split), vocabulary.fingerprint, str(max_length)
-    return kept(config, key, make)
+    most = config.max_length if split == "train" else None
+    make = partial(tokenize, vocabulary=vocabulary, max_length=most)
+    return _prepared(config, corpus, vocabulary, split, make, str(most))
 
 
 def prepare_text(
     config: DataConfig, corpus: Corpus, vocabulary: Vocabulary, split: str, *, bidirectional: bool
-) -> TokenizedSplit:
+) -> Examples:
     """Return documents of one language as token arrays, from the cache or tokenised now.
 
     Sources are empty, and targets are sequences, cut as `config.text_rows` says. Each corpus
@@ -153,44 +93,45 @@ def prepare_text(
       bidirectional: whether a model reads a sequence as a whole. If so, each begins with
         `BOS_ID`, and documents of every split are cut; if not, only those of train are cut.
     """
-    max_length = config.max_length if split == "train" or bidirectional else None
-    rows = config.text_rows
-
-    def make() -> TokenizedSplit:
-        if split == "train" and corpus.mixed:
-            each = partial(prepare_text, config, bidirectional=bidirectional)
-            return mix([(each(one, vocabulary, split), n) for one, n in corpus.mixed])
-        pairs = corpus.pairs(split)
-        return tokenize_text(pairs, vocabulary, max_length, rows, begin=bidirectional)
-
-    of_text = corpus.fingerprint(split), vocabulary.fingerprint, str(max_length), rows
-    return kept(config, (*of_text, "with begin") if bidirectional else of_text, make)
+    most = config.max_length if split == "train" or bidirectional else None
+    rows, begin = config.text_rows, bidirectional
+    make = partial(tokenize_text, vocabulary=vocabulary, max_length=most, rows=rows, begin=begin)
+    key = (str(most), rows, "with begin") if begin else (str(most), rows)
+    return _prepared(config, corpus, vocabulary, split, make, *key)
 
 
-def kept(
-    config: DataConfig, key: Sequence[object], make: Callable[[], TokenizedSplit]
-) -> TokenizedSplit:
-    """Return arrays that depend only on the values in a key, from the cache or made now."""
+def _prepared(
+    config: DataConfig, corpus: Corpus, vocabulary: Vocabulary, split: str, make: _Make, *key: str
+) -> Examples:
+    """Return the token arrays of a split, from the cache or made now.
+
+    Args:
+      key: what the arrays depend on, besides text and vocabulary.
+    """
 
     def contents() -> Contents:
-        made = make()
+        if split == "train" and corpus.mixed:
+            each = [_prepared(config, x, vocabulary, split, make, *key) for x, _ in corpus.mixed]
+            times = [number for _, number in corpus.mixed]
+            made = joined([*chain.from_iterable(map(repeat, each, times))])
+        else:
+            made = make(corpus.pairs(split))
         counts = {"skipped": made.skipped, "num_pairs_read": made.num_pairs_read}
         arrays = {f"{name}.npy": getattr(made, name) for name in _ARRAYS}
         return {**arrays, _COUNTS: json.dumps(counts).encode()}
 
-    folder = entry(config, f"tokens-{_hash(_FORMAT_VERSION, *key)}", contents)
+    digest = _hash(_FORMAT_VERSION, corpus.fingerprint(split), vocabulary.fingerprint, *key)
+    folder = entry(config, f"tokens-{digest}", contents)
     counts = parse_object((folder / _COUNTS).read_bytes(), _COUNTS_SCHEMA)
     arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in _ARRAYS}
-    return TokenizedSplit(**arrays, **counts)
+    return Examples(**arrays, **counts)
 
 
 def _hash(*parts: object) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]
 
 
-def tokenize(
-    pairs: Iterable[Chunk], vocabulary: Vocabulary, max_length: int | None
-) -> TokenizedSplit:
+def tokenize(pairs: Iterable[Chunk], vocabulary: Vocabulary, max_length: int | None) -> Examples:
     """Tokenise pairs chunk by chunk, with only one chunk of their text in memory at a time.
 
     Args:
@@ -199,24 +140,21 @@ def tokenize(
     """
     most = max(vocabulary.source_size, len(vocabulary))
     dtype = np.uint16 if most <= 1 << 16 else np.int32
-    skipped = dict.fromkeys(("empty_source", "empty_target", "too_long"), 0)
-    num_pairs_read = 0
-    sources: list[FlatSentences] = []
-    targets: list[FlatSentences] = []
+    parts = [Examples(*flattened([], dtype), *flattened([], dtype), _NONE_SKIPPED, 0)]
     for source_lines, target_lines in pairs:
-        source = flattened(_encode(vocabulary.encode, source_lines, max_length), dtype)
-        target = flattened(_encode(vocabulary.encode_targets, target_lines, max_length), dtype)
-        num_pairs_read += len(source.lengths)
+        sources = _encode(vocabulary.encode, source_lines, max_length)
+        targets = _encode(vocabulary.encode_targets, target_lines, max_length)
+        skipped, num_read = _NONE_SKIPPED, len(sources)
         if max_length is not None:
-            is_long = np.maximum(source.lengths, target.lengths) > max_length
-            faults = source.lengths == 1, target.lengths == 1, is_long  # 1 is EOS_ID alone
+            source, target = (np.array([*map(len, side)]) for side in (sources, targets))
+            # A side of one token is `EOS_ID` alone.
+            faults = source == 1, target == 1, np.maximum(source, target) > max_length
             reason = np.select(faults, [1, 2, 3])
-            for number, name in enumerate(skipped, start=1):
-                skipped[name] += int(np.count_nonzero(reason == number))
-            source, target = (_select(side, reason == 0) for side in (source, target))
-        sources.append(source)
-        targets.append(target)
-    return TokenizedSplit(*joined(sources, dtype), *joined(targets, dtype), skipped, num_pairs_read)
+            skipped = dict(zip(skipped, np.bincount(reason, minlength=4)[1:].tolist(), strict=True))
+            sources, targets = ([*compress(side, reason == 0)] for side in (sources, targets))
+        own = *flattened(sources, dtype), *flattened(targets, dtype)
+        parts.append(Examples(*own, skipped, num_read))
+    return joined(parts)
 
 
 def tokenize_text(
@@ -226,7 +164,7 @@ def tokenize_text(
     rows: str,
     *,
     begin: bool,
-) -> TokenizedSplit:
+) -> Examples:
     """Tokenise documents, the targets of pairs whose sources are empty.
 
     Args:
@@ -234,18 +172,16 @@ def tokenize_text(
       rows: the extent of a sequence, as `data.text_rows` says.
       begin: whether each sequence begins with `BOS_ID`.
     """
-    dtype = np.uint16 if len(vocabulary) <= 1 << 16 else np.int32
-    documents = [flattened(vocabulary.encode_targets(targets), dtype) for _, targets in pairs]
-    tokens, offsets = joined(documents, dtype)
-    num_documents = len(offsets) - 1
+    whole = tokenize(pairs, vocabulary, None)
+    tokens, offsets = whole.target_tokens, whole.target_offsets
     if max_length is not None:
         lengths = np.diff(offsets) if rows == "documents" else offsets[-1:]
         offsets = offsets_of(_cut(lengths, max_length - begin))
     if begin:
         tokens = np.insert(tokens, offsets[:-1], BOS_ID)
         offsets += np.arange(len(offsets))
-    sources = np.empty(0, dtype), np.zeros(len(offsets), np.int64)
-    return TokenizedSplit(*sources, tokens, offsets, {}, num_documents)
+    sources = np.empty(0, tokens.dtype), np.zeros(len(offsets), np.int64)
+    return Examples(*sources, tokens, offsets, {}, whole.num_pairs_read)
 
 
 def _cut(lengths: Int64[np.ndarray, " documents"], most: int) -> Int64[np.ndarray, " parts"]:
@@ -257,21 +193,22 @@ def _cut(lengths: Int64[np.ndarray, " documents"], most: int) -> Int64[np.ndarra
     return cut
 
 
-def mix(mixed: list[tuple[TokenizedSplit, int]]) -> TokenizedSplit:
-    """Join the pairs of several splits, each split repeated by its number."""
-    repeated = [split for split, times in mixed for _ in range(times)]
-    sources = [FlatSentences(split.source_tokens, split.source_lengths) for split in repeated]
-    targets = [FlatSentences(split.target_tokens, split.target_lengths) for split in repeated]
-    dtype = sources[0].tokens.dtype.type  # the vocabulary's, so that of all
+def joined(splits: Sequence[Examples]) -> Examples:
+    """Join the pairs of several splits."""
     skipped = Counter[str]()
-    for split in repeated:
+    for split in splits:
         skipped.update(split.skipped)
-    num_pairs_read = sum(split.num_pairs_read for split in repeated)
-    arrays = *joined(sources, dtype), *joined(targets, dtype)
-    return TokenizedSplit(*arrays, dict(skipped), num_pairs_read)
+    return Examples(
+        np.concatenate([split.source_tokens for split in splits]),
+        offsets_of(np.concatenate([split.source_lengths for split in splits])),
+        np.concatenate([split.target_tokens for split in splits]),
+        offsets_of(np.concatenate([split.target_lengths for split in splits])),
+        dict(skipped),
+        sum(split.num_pairs_read for split in splits),
+    )
 
 
-def after_first_tokens(split: TokenizedSplit) -> TokenizedSplit:
+def after_first_tokens(split: Examples) -> Examples:
     """Cut each source after its first token, and move the rest to the beginning of its target.
 
     A decoder-only model reads the same sequences, and learns all tokens but the first of each.
@@ -284,7 +221,7 @@ def after_first_tokens(split: TokenizedSplit) -> TokenizedSplit:
     joined[ranges(offsets[:-1], rest)] = source_tokens[ranges(first + 1, rest)]
     joined[ranges(offsets[:-1] + rest, targets)] = np.asarray(split.target_tokens)
     cut = source_tokens[first], np.arange(len(first) + 1, dtype=np.int64)
-    return TokenizedSplit(*cut, joined, offsets, split.skipped, split.num_pairs_read)
+    return Examples(*cut, joined, offsets, split.skipped, split.num_pairs_read)
 
 
 def _encode(
@@ -304,27 +241,16 @@ def _encode(
     return rows
 
 
-def flattened(sentences: list[list[int]], dtype: type[np.integer]) -> FlatSentences:
-    """Return the concatenated tokens of sentences, and the length of each."""
+def flattened(
+    sentences: Sequence[list[int]], dtype: type[np.integer]
+) -> tuple[Integer[np.ndarray, " tokens"], Int64[np.ndarray, " offsets"]]:
+    """Return the concatenated tokens of sentences, and the offsets of the sentences in them."""
     lengths = np.fromiter(map(len, sentences), np.int32, len(sentences))
     tokens = np.fromiter(chain.from_iterable(sentences), dtype, int(lengths.sum()))
-    return FlatSentences(tokens, lengths)
+    return tokens, offsets_of(lengths)
 
 
-def _select(side: FlatSentences, keep: Bool[np.ndarray, " pairs"]) -> FlatSentences:
-    return FlatSentences(side.tokens[np.repeat(keep, side.lengths)], side.lengths[keep])
-
-
-def joined(
-    sides: list[FlatSentences], dtype: type[np.integer]
-) -> tuple[Integer[np.ndarray, " tokens"], Int64[np.ndarray, " offsets"]]:
-    """Return the tokens of all sides together, and the offsets of the sentences in them."""
-    tokens = np.concatenate([np.empty(0, dtype), *(side.tokens for side in sides)])
-    lengths = [np.empty(0, np.int32), *(side.lengths for side in sides)]
-    return tokens, offsets_of(np.concatenate(lengths))
-
-
-def windows(split: TokenizedSplit, length: int, stride: int, start: int) -> TokenizedSplit:
+def windows(split: Examples, length: int, stride: int, start: int) -> Examples:
     """Cut long text into windows: scored tokens are targets, and tokens before them sources.
 
     The first window of a sequence scores its first `length` tokens, and every other one the next
@@ -355,9 +281,7 @@ def windows(split: TokenizedSplit, length: int, stride: int, start: int) -> Toke
     sources, source_offsets = _parts(tokens, at + context - 1, at + begin)
     sources[source_offsets[:-1]] = start  # in place of the token before the context
     targets, target_offsets = _parts(tokens, at + begin, at + end)
-    return TokenizedSplit(
-        sources, source_offsets, targets, target_offsets, {}, split.num_pairs_read
-    )
+    return Examples(sources, source_offsets, targets, target_offsets, {}, split.num_pairs_read)
 
 
 def _parts(
@@ -372,9 +296,9 @@ def _parts(
 class TrainText(NamedTuple):
     """How a task makes examples from the text of a train split."""
 
-    tokenize: Callable[[Iterable[Chunk]], TokenizedSplit]
+    tokenize: _Make
     """A function that makes token arrays of pairs of lines."""
-    examples: Callable[[TokenizedSplit], Examples]
+    examples: Callable[[Examples], Examples]
     """A function that makes examples of token arrays."""
     key: tuple[str | int | float | bool, ...]
     """What the arrays and their examples depend on, besides text and vocabulary."""
@@ -383,7 +307,7 @@ class TrainText(NamedTuple):
 def document_text(
     config: DataConfig,
     vocabulary: Vocabulary,
-    examples: Callable[[TokenizedSplit], Examples],
+    examples: Callable[[Examples], Examples],
     *,
     begin: bool,
 ) -> TrainText:
@@ -393,8 +317,5 @@ def document_text(
       begin: whether each sequence begins with `BOS_ID`.
     """
     most, rows = config.max_length, config.text_rows
-
-    def sequences(pairs: Iterable[Chunk]) -> TokenizedSplit:
-        return tokenize_text(pairs, vocabulary, most, rows, begin=begin)
-
-    return TrainText(sequences, examples, ("documents", most, rows, begin))
+    make = partial(tokenize_text, vocabulary=vocabulary, max_length=most, rows=rows, begin=begin)
+    return TrainText(make, examples, ("documents", most, rows, begin))

@@ -48,21 +48,18 @@ _FUNCTION_TAGS = re.compile(r"(?<=[()])([^-=]+).*")  # of a bracket, and not of 
 _BRACKETS = str.maketrans({"(": "-LRB-", ")": "-RRB-"})
 
 # The tags that a token of punctuation may have, first the one it gets if none of them is predicted.
-_PUNCTUATION = tuple(
-    (re.compile(pattern), tags)
-    for pattern, tags in (
-        (r",", (",",)),
-        (r"\.|[?!]+", (".",)),
-        (r"[:;•…]|[.…]{2,}|–{2,}|—+", (":",)),
-        (r"-{2,}", (":", "HYPH")),
-        (r"[-–]", (":", "HYPH", "SYM")),
-        (r"``?|[‘“„«]", ("``",)),
-        (r"''|[”»]", ("''",)),
-        (r'"', ("''", "``")),
-        (r"['’]", ("POS", "''", "``")),
-        (r"-L[RCS]B-|[\[{]", ("-LRB-",)),
-        (r"-R[RCS]B-|[\]}]", ("-RRB-",)),
-    )
+_PUNCTUATION = (
+    (re.compile(r","), (",",)),
+    (re.compile(r"\.|[?!]+"), (".",)),
+    (re.compile(r"[:;•…]|[.…]{2,}|–{2,}|—+"), (":",)),
+    (re.compile(r"-{2,}"), (":", "HYPH")),
+    (re.compile(r"[-–]"), (":", "HYPH", "SYM")),
+    (re.compile(r"``?|[‘“„«]"), ("``",)),
+    (re.compile(r"''|[”»]"), ("''",)),
+    (re.compile(r'"'), ("''", "``")),
+    (re.compile(r"['’]"), ("POS", "''", "``")),
+    (re.compile(r"-L[RCS]B-|[\[{]"), ("-LRB-",)),
+    (re.compile(r"-R[RCS]B-|[\]}]"), ("-RRB-",)),
 )
 _NEVER_A_WORD = PUNCTUATION_TAGS | {"-LRB-", "-RRB-", EMPTY_ELEMENT, TOP}
 _WORD = "NN"

@@ -73,7 +73,7 @@ class LanguageModelling(task.Task):
 
     def training_examples(
         self, config: Config, corpus: Corpus, vocabulary: Vocabulary
-    ) -> tokenized.TokenizedSplit:
+    ) -> rows.Examples:
         """Return the sequences of train, which are cut as `data.text_rows` says."""
         return tokenized.prepare_text(config.data, corpus, vocabulary, "train", bidirectional=False)
 
@@ -83,7 +83,7 @@ class LanguageModelling(task.Task):
 
     def examples(
         self, config: Config, corpus: Corpus, vocabulary: Vocabulary, split: str, longest: float
-    ) -> tokenized.TokenizedSplit:
+    ) -> rows.Examples:
         """Return the windows of a split, which score each token once; see `windows`."""
         del longest  # windows are as long as the sequences of training
         whole = tokenized.prepare_text(config.data, corpus, vocabulary, split, bidirectional=False)

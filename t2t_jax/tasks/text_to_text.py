@@ -38,7 +38,7 @@ class TextToText(Task):
 
     def examples(
         self, config: Config, corpus: Corpus, vocabulary: Vocabulary, split: str, longest: float
-    ) -> tokenized.TokenizedSplit:
+    ) -> Examples:
         """Return the pairs of a split, all of which the model can translate and score."""
         pairs = tokenized.prepare_pairs(config.data, corpus, vocabulary, split)
         if not len(pairs):
@@ -78,6 +78,6 @@ class TextToText(Task):
         """
 
 
-def _examples(config: Config, pairs: tokenized.TokenizedSplit) -> tokenized.TokenizedSplit:
+def _examples(config: Config, pairs: Examples) -> Examples:
     """Return the pairs as a model is trained on them, which predicts sources too or not."""
     return tokenized.after_first_tokens(pairs) if config.training.source_loss else pairs

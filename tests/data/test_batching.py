@@ -15,7 +15,7 @@ from t2t_jax.batch import EOS_ID
 from t2t_jax.config import DataConfig
 from t2t_jax.data.batching import Batches, describe_corpus
 from t2t_jax.data.layout import ladder_length, length_ladder
-from t2t_jax.data.tokenized import TokenizedSplit
+from t2t_jax.data.rows import Examples
 from t2t_jax.errors import UserError
 
 STRATEGIES = ("bucket", "pack")
@@ -32,9 +32,7 @@ def make_split(lengths):
         return tokens, np.cumsum([0, *sizes])
 
     source, target = side([s for s, _ in lengths]), side([t for _, t in lengths])
-    return TokenizedSplit(
-        *source, *target, skipped={"too_long": 2}, num_pairs_read=len(lengths) + 2
-    )
+    return Examples(*source, *target, skipped={"too_long": 2}, num_pairs_read=len(lengths) + 2)
 
 
 def make_config(**changes):
@@ -233,7 +231,7 @@ def sentence_like(num_pairs, ratio, max_length):
     target = source * rng.normal(ratio, 0.15, num_pairs)
     lengths = [np.clip(side, 2, max_length).astype(np.int64) for side in (source, target)]
     flat = [(np.zeros(int(side.sum()), np.uint16), np.cumsum([0, *side])) for side in lengths]
-    return TokenizedSplit(*flat[0], *flat[1], {}, num_pairs)
+    return Examples(*flat[0], *flat[1], {}, num_pairs)
 
 
 @pytest.mark.parametrize("ratio", [0.8, 1.0, 1.15])

@@ -11,7 +11,8 @@ from t2t_jax.batch import EOS_ID
 from t2t_jax.config import DataConfig
 from t2t_jax.data.batching import Batches, describe_corpus
 from t2t_jax.data.corpus import open_corpus
-from t2t_jax.data.tokenized import TokenizedSplit, prepare_text, prepare_vocabulary, windows
+from t2t_jax.data.rows import Examples
+from t2t_jax.data.tokenized import prepare_text, prepare_vocabulary, windows
 from t2t_jax.errors import UserError
 
 LINES = ["the first house", "", "a small house and a long long long street", " ", "", "the end"]
@@ -111,7 +112,7 @@ def test_windows_score_every_token_once_with_enough_before_it(lengths, length, d
     tokens = np.arange(100, 100 + sum(lengths), dtype=np.uint16)
     offsets = np.cumsum([0, *lengths])
     empty = np.empty(0, np.uint16), np.zeros(len(offsets), np.int64)
-    found = windows(TokenizedSplit(*empty, tokens, offsets, {}, 0), length, stride, start=2)
+    found = windows(Examples(*empty, tokens, offsets, {}, 0), length, stride, start=2)
     assert found.target_tokens.tolist() == tokens.tolist()
     ends = found.source_offsets
     sources = [found.source_tokens[a:b].tolist() for a, b in pairwise(ends)]

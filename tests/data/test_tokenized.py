@@ -139,9 +139,9 @@ def test_processes_may_make_the_same_entry_at_once(config, monkeypatch):
     shutil.move(entry, entry.with_name("made-by-another"))
     tokenize = tokenized.tokenize
 
-    def tokenize_while_another_finishes(*arguments):
+    def tokenize_while_another_finishes(*arguments, **options):
         entry.with_name("made-by-another").rename(entry)
-        return tokenize(*arguments)
+        return tokenize(*arguments, **options)
 
     monkeypatch.setattr(tokenized, "tokenize", tokenize_while_another_finishes)
     assert sentences(prepare_pairs(config, corpus, vocabulary, "train")) == sentences(made)
@@ -223,6 +223,6 @@ def test_after_their_first_tokens_sources_are_the_begin_of_targets(config):
 
 @pytest.mark.parametrize("rows", [[], [[1]], [[3, 1], [], [1]]])
 def test_flat_sentences_have_the_tokens_and_the_length_of_each_row(rows):
-    tokens, lengths = flattened(rows, np.int32)
+    tokens, offsets = flattened(rows, np.int32)
     assert tokens.tolist() == [token for row in rows for token in row]
-    assert lengths.tolist() == [len(row) for row in rows]
+    assert np.diff(offsets).tolist() == [len(row) for row in rows]

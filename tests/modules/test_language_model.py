@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from t2t_jax.batch import Batch, Sequence, one_a_row
 from t2t_jax.config import Config, DataConfig
 from t2t_jax.data.batching import Batches
-from t2t_jax.data.tokenized import TokenizedSplit, after_first_tokens
+from t2t_jax.data.rows import Examples
+from t2t_jax.data.tokenized import after_first_tokens
 from t2t_jax.errors import UserError
 from t2t_jax.modules.attention import WEIGHTS
 from t2t_jax.modules.language_model import joined_pairs, prefix_mask
@@ -184,7 +185,7 @@ def test_sources_are_learned_as_if_they_were_text():
     sources, targets = [[7, 8, 9, 1], [11, 1]], [[20, 21, 1], [22, 23, 24, 1]]
     offsets = [np.cumsum([0, *map(len, side)]) for side in (sources, targets)]
     tokens = [np.concatenate(side) for side in (sources, targets)]
-    pairs = TokenizedSplit(tokens[0], offsets[0], tokens[1], offsets[1], {}, 2)
+    pairs = Examples(tokens[0], offsets[0], tokens[1], offsets[1], {}, 2)
     data = DataConfig(max_length=8, source_tokens_per_step=16, target_tokens_per_step=16)
     for examples, whole in ((pairs, False), (after_first_tokens(pairs), True)):
         batches = Batches(examples, data, seed=0)

@@ -7,7 +7,7 @@ import pytest
 
 from t2t_jax.config import Config
 from t2t_jax.data.batching import Batches
-from t2t_jax.data.tokenized import TokenizedSplit
+from t2t_jax.data.rows import Examples
 from t2t_jax.errors import UserError
 from t2t_jax.run.health import RULES, CorpusFigures, Health, corpus_figures, unigram_nll
 from t2t_jax.run.history import History
@@ -143,7 +143,7 @@ def test_the_unigram_model_has_the_entropy_of_the_tokens():
 def test_the_figures_of_a_corpus():
     """Three pairs of 4 and 8 tokens in rows of 8 and 8 positions: 12 of 48 hold padding."""
     source, target = np.arange(0, 13, 4), np.arange(0, 25, 8)
-    split = TokenizedSplit(
+    split = Examples(
         np.ones(12, np.uint16), source, np.ones(24, np.uint16), target, {"too_long": 1}, 4
     )
     bounds = {"data.max_length": 8, "data.source_tokens_per_step": 24}

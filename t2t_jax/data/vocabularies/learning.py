@@ -158,11 +158,9 @@ def _without_traces(model: bytes) -> bytes:
 def _explain(error: RuntimeError, size: int) -> UserError:
     message = str(error)
     if match := re.search(r"value <= (\d+)", message):
-        most = match.group(1)
-        return UserError(f"vocab_size={size} is more than this corpus supports; at most {most}")
+        return UserError(f"vocab_size={size} is more than this corpus supports; at most {match[1]}")
     if match := re.search(r"required_chars\. \d+ vs (\d+)", message):
-        least = match.group(1)
-        return UserError(f"vocab_size={size} cannot hold all characters; at least {least}")
+        return UserError(f"vocab_size={size} cannot hold all characters; at least {match[1]}")
     if "sentences_.empty()" in message or "all_chars_count" in message:
         return UserError("the corpus has no text to learn a vocabulary from")
     return UserError(f"SentencePiece cannot learn a vocabulary from this corpus: {message}")

@@ -14,8 +14,16 @@ from jaxtyping import Int32, Integer, UInt8
 
 from t2t_jax.batch import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Batch, Patches, Sequence
 from t2t_jax.config import DataConfig, ImageEncoderConfig, ModelConfig
-from t2t_jax.data.rows import BatchShape, Chosen, StepRows, filled, offsets_of, random_bits
-from t2t_jax.data.tokenized import TokenizedSplit, flattened, joined
+from t2t_jax.data.rows import (
+    BatchShape,
+    Chosen,
+    Examples,
+    StepRows,
+    filled,
+    offsets_of,
+    random_bits,
+)
+from t2t_jax.data.tokenized import flattened
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
 
@@ -37,7 +45,7 @@ class Labelled(NamedTuple):
 
 
 @dataclass(frozen=True)
-class LabelledText(TokenizedSplit):
+class LabelledText(Examples):
     """Sentences, the sources, with labels at some positions, the targets."""
 
     target_positions: Int32[np.ndarray, " target_total"]
@@ -48,8 +56,8 @@ class LabelledText(TokenizedSplit):
         """Make the examples of sentences; `skipped` counts those left out, by reason."""
         labels = [[label for _, label in one.labels] for one in sentences]
         positions = [position for one in sentences for position, _ in one.labels]
-        sides = (flattened(x, np.int32) for x in ([one.tokens for one in sentences], labels))
-        sources, targets = (joined([side], np.int32) for side in sides)
+        sides = [one.tokens for one in sentences], labels
+        sources, targets = (flattened(side, np.int32) for side in sides)
         num_read = len(sentences) + sum(skipped.values())
         return cls(*sources, *targets, skipped, num_read, np.array(positions, np.int32))
 
@@ -72,7 +80,7 @@ class LabelledText(TokenizedSplit):
 
 
 @dataclass(frozen=True)
-class MaskedText(TokenizedSplit):
+class MaskedText(Examples):
     """Sequences of text, both sources and targets, in which each step hides other subwords."""
 
     mask: int
@@ -86,7 +94,7 @@ class MaskedText(TokenizedSplit):
 
     @classmethod
     def of(
-        cls, text: TokenizedSplit, data: DataConfig, vocabulary: Vocabulary, seed: int = 0
+        cls, text: Examples, data: DataConfig, vocabulary: Vocabulary, seed: int = 0
     ) -> "MaskedText":
         """Make the examples of a run's text.
 

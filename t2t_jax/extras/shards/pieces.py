@@ -30,7 +30,7 @@ from jaxtyping import Int, Integer
 from t2t_jax.config import DataConfig
 from t2t_jax.data import batching, cache, layout, parts, rows, splits
 from t2t_jax.data.pair_files import Faults, Shard
-from t2t_jax.data.tokenized import TokenizedSplit, TrainText
+from t2t_jax.data.tokenized import TrainText
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError, in_one_line, needs_extra, warn
 from t2t_jax.system import atomic_file, bucket, records, sums
@@ -74,7 +74,7 @@ def piece_path(folder: Path, shard: int, piece: int) -> Path:
 
 
 def write_piece(
-    path: Path, tokens: TokenizedSplit, text: TrainText, config: DataConfig
+    path: Path, tokens: rows.Examples, text: TrainText, config: DataConfig
 ) -> records.Record:
     """Write token arrays as a piece, and return its record."""
     lengths = tokens.source_lengths, tokens.target_lengths
@@ -100,12 +100,12 @@ def write_piece(
     }
 
 
-def read_piece(content: Integer[np.ndarray, " n"], record: records.Record) -> TokenizedSplit:
+def read_piece(content: Integer[np.ndarray, " n"], record: records.Record) -> rows.Examples:
     """Return the token arrays of a piece, which are views of its array."""
     count, sources = record["num_examples"], record["source_tokens"]
     source, target = map(rows.offsets_of, content[: 2 * count].reshape(2, count))
     tokens = content[2 * count :]
-    return TokenizedSplit(tokens[:sources], source, tokens[sources:], target, {}, count)
+    return rows.Examples(tokens[:sources], source, tokens[sources:], target, {}, count)
 
 
 @dataclass(frozen=True)

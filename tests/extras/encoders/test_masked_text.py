@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from t2t_jax.batch import BOS_ID, EOS_ID
 from t2t_jax.config import DataConfig
 from t2t_jax.data.batching import Batches
-from t2t_jax.data.tokenized import TokenizedSplit
+from t2t_jax.data.rows import Examples
 from t2t_jax.data.vocabularies.learning import train_vocabulary
 from t2t_jax.errors import UserError
 from t2t_jax.extras.encoders.labelled import MASK, MaskedText, mask_id, with_masks
@@ -22,7 +22,7 @@ def text_of(lengths, seed=0):
     rows = [[BOS_ID, *rng.integers(5, _SIZE, n), EOS_ID] for n in lengths]
     offsets = np.cumsum([0, *map(len, rows)])
     sides = (np.concatenate(rows).astype(np.int32), offsets) * 2
-    return TokenizedSplit(*sides, {}, len(rows))
+    return Examples(*sides, {}, len(rows))
 
 
 def batches_of(lengths, *, share=0.15, seed=0, batching="pack", tokens=256):
