@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -113,7 +113,7 @@ class MixedParts:
     def repeats(self) -> Int[np.ndarray, " parts"]:
         """See `Parts.repeats`."""
         repeats = [max(1, int(component.times)) for component in self.mixed]
-        return np.repeat(repeats, np.diff(self._first))
+        return np.repeat(np.array(repeats, np.int64), np.diff(self._first))
 
     def _find(self, part: int) -> tuple[Parts, int]:
         corpus = int(np.searchsorted(self._first, part, side="right")) - 1
@@ -163,8 +163,12 @@ class MixedParts:
 
     def row_counts(self, form: Form, count: CountRows) -> RowCounts:
         """Return the number of rows of each part; see `Parts.row_counts`."""
+
+        def counted(first: int, number: int) -> tuple[Int[np.ndarray, " classes"], int]:
+            return count(first + number)
+
         found = [
-            component.parts.row_counts(form, lambda part, first=first: count(first + part))
+            component.parts.row_counts(form, partial(counted, first))
             for component, first in zip(self.mixed, self._first[:-1], strict=True)
         ]
         counts = np.concatenate([one.counts for one in found])
