@@ -14,15 +14,7 @@ from jaxtyping import Int32, Integer, UInt8
 
 from t2t_jax.batch import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Batch, Patches, Sequence
 from t2t_jax.config import DataConfig, ImageEncoderConfig, ModelConfig
-from t2t_jax.data.rows import (
-    BatchShape,
-    Chosen,
-    Examples,
-    StepRows,
-    filled,
-    offsets_of,
-    random_bits,
-)
+from t2t_jax.data.rows import BatchShape, Chosen, Examples, StepRows, filled, random_bits
 from t2t_jax.data.tokenized import flattened
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
@@ -219,6 +211,6 @@ def labelled_images(
     patches = np.pad(rows, ((1, 0), (0, 0)))
     tokens = np.pad(np.arange(1, len(patches)).reshape(-1, n * n), ((0, 0), (1, 0)))
     known = np.array(labels, np.int32)
-    targets, offsets = known[known >= 0], offsets_of((known >= 0).astype(np.int64))
+    targets, offsets = known[known >= 0], np.cumsum(np.append(0, known >= 0))
     sides = tokens.ravel(), np.arange(len(images) + 1) * tokens.shape[1], targets, offsets
     return LabelledImages(*sides, {}, len(images), np.zeros_like(targets), patches)
