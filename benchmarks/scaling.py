@@ -80,56 +80,45 @@ def _first_that_fits(name: str, topology: str) -> tuple[Config, StepReport]:
 
 def _row(topology: str, config: Config, report: StepReport) -> str:
     mesh = " x ".join(str(size) for size in report.mesh_shape.values())
-    rows, source, target = report.shape
     cells = [
         str(len(devices_of(topology))),
         topology,
         mesh + ("" if config.parallel.remat == "none" else f", remat {config.parallel.remat}"),
-        f"{rows * source:,} + {rows * target:,}",
         f"{report.memory.total / 2**30:.1f} GiB",
         "yes" if report.fits else "**no**",
     ]
     bounds = report.bounds
     cells += [f"{1e3 * seconds:.1f}" for seconds in bounds.values()] or ["-", "-", "-"]
-    return f"| {' | '.join([*cells, _longest(report), f'{report.compile_seconds:.0f} s'])} |"
-
-
-def _longest(report: StepReport) -> str:
-    """Return the name of the longest bound."""
-    return max(report.bounds, key=report.bounds.__getitem__, default="-")
+    return f"| {' | '.join([*cells, f'{report.compile_seconds:.0f} s'])} |"
 
 
 def _document(asked: Scaling) -> Iterator[str]:
     hardware = peaks(devices_of(asked.topologies[0]))
     assert hardware is not None
-    yield "# From one chip to 256"
+    yield "# Scaling: from one TPU chip to 256"
+    yield ""
+    yield "This page says how many TPU chips a model needs, and what bounds the time of a step."
     yield ""
     yield (
-        f"Made by `python benchmarks/scaling.py` on {datetime.date.today()} with JAX "
-        f"{version('jax')} and libtpu {version('libtpu')}, on {os.cpu_count()} CPU cores of "
-        f"{processor_name()} and no TPU."
+        "**These are bounds from a compiler, not measurements.** Made by "
+        f"`python benchmarks/scaling.py` on {datetime.date.today()} with JAX {version('jax')} and "
+        f"libtpu {version('libtpu')}, on {os.cpu_count()} CPU cores of {processor_name()}, no TPU."
     )
     yield ""
     yield (
-        "**These are bounds from a compiler, not measurements.** The training step of each row was "
-        "compiled for TPU v5e that was not there. Memory and what is sent are those of the "
-        "compiled program. The times are what its operations, its memory traffic and its messages "
-        "would take, each alone, at the peaks that Google states for a chip: "
-        f"{hardware.flops_per_s / 1e12:.0f} TFLOP/s in bfloat16, "
+        "- The times are what FLOPs, memory traffic and messages of the compiled step would each "
+        f"take at the chip's stated peaks: {hardware.flops_per_s / 1e12:.0f} TFLOP/s in bfloat16, "
         f"{hardware.memory_bytes_per_s / 1e9:.0f} GB/s of memory, "
-        f"{hardware.sent_bytes_per_s / 1e9:.0f} GB/s sent over all links together "
-        "(`t2t_jax/parallel/hardware.py`). A step takes at least as long as the longest of "
-        "the three, and in practice longer."
+        f"{hardware.sent_bytes_per_s / 1e9:.0f} GB/s over all links together. A step takes at "
+        "least the longest of the three."
     )
-    yield ""
     yield (
-        f"The batch grows with the chips: {_TOKENS_PER_CHIP:,} positions of source and as many of "
-        "target a chip, padding included, in sentences of 256, the longest that the configs allow. "
-        "So each row does the same work on every chip, and ideal scaling is a constant time. (Up "
-        "to which size a larger batch trains as well, is another question, which no compiler "
-        "answers.) The mesh is data x fsdp x tensor; `remat layer` computes each layer a second "
-        "time instead of keeping it, which the operations here do not count. Where the first "
-        "layout does not fit, the next is tried."
+        f"- The batch grows with the chips: {_TOKENS_PER_CHIP:,} source and {_TOKENS_PER_CHIP:,} "
+        "target positions a chip, in sentences of 256. So ideal scaling is a constant time."
+    )
+    yield (
+        "- The mesh is data x fsdp x tensor. `remat layer` computes each layer a second time, "
+        "which the FLOPs do not count."
     )
     for name in asked.configs:
         yield ""
@@ -142,10 +131,10 @@ def _document(asked: Scaling) -> Iterator[str]:
                 yield f"{report.num_parameters:,} parameters, {config.model.compute_dtype}."
                 yield ""
                 yield (
-                    "| chips | topology | mesh | positions a step | memory a chip | fits | "
-                    "compute, ms | memory, ms | communication, ms | bound by | compiled in |"
+                    "| chips | topology | mesh | memory a chip | fits | "
+                    "compute, ms | memory, ms | communication, ms | compiled in |"
                 )
-                yield f"|{'---|' * 11}"
+                yield f"|{'---|' * 9}"
                 first = False
             yield _row(topology, config, report)
 
