@@ -71,17 +71,9 @@ REMOVED: dict[str, Removed] = {
 
 REMOVED_COMMANDS = {
     "calibrate": "calibrated confidences",
-    "contrast": "contrastive tests",
-    "coordinates": "checks of activations by width",
-    "data backtranslate": "synthetic corpora",
-    "data clean": "rules that clean corpora",
-    "data distill": "synthetic corpora",
-    "data extend-vocabulary": "extended vocabularies",
-    "data terms": "corpora with wanted terms",
-    "fit": "scaling laws",
     "preflight": "preflight jobs, whose checks t2t-jax train --dry-run makes",
 }
-"""The feature of each deleted command."""
+"""The feature of each deleted command of a released version."""
 
 
 def removed_feature(name: str, feature: str) -> UserError:
