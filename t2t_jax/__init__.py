@@ -55,40 +55,34 @@ if TYPE_CHECKING:
     from t2t_jax.sweep.grid import run_grid as run_grid
     from t2t_jax.version import __version__ as __version__
 
-_HOMES = {
-    "AttentionConfig": "t2t_jax.config",
-    "Batch": "t2t_jax.batch",
-    "Config": "t2t_jax.config",
-    "Context": "t2t_jax.modules.attention",
-    "FeedForward": "t2t_jax.modules.feed_forward",
-    "Layer": "t2t_jax.modules.layers",
-    "LayerStack": "t2t_jax.modules.stack",
-    "MeshConfig": "t2t_jax.config",
-    "MultiHeadAttention": "t2t_jax.modules.attention",
-    "Parameter": "t2t_jax.config.registry",
-    "TrainedRun": "t2t_jax.run.loading",
-    "Translator": "t2t_jax.decoding.translator",
-    "UserError": "t2t_jax.errors",
-    "attention_maps": "t2t_jax.decoding.attention_maps",
-    "beam_search": "t2t_jax.decoding.own_model",
-    "build": "t2t_jax.modules.models",
-    "encoder_states": "t2t_jax.run.encoder_states",
-    "evaluate": "t2t_jax.run.evaluation",
-    "load": "t2t_jax.run.loading",
-    "named_arrays": "t2t_jax.modules.names",
-    "parameter_table": "t2t_jax.modules.names",
-    "parameters_of": "t2t_jax.modules.names",
-    "product": "t2t_jax.config.file",
-    "register_activation": "t2t_jax.config.tables",
-    "register_normalization": "t2t_jax.config.tables",
-    "register_score_function": "t2t_jax.config.tables",
-    "run_grid": "t2t_jax.sweep.grid",
-    "score": "t2t_jax.decoding.scoring",
-    "train": "t2t_jax.run.trainer",
-    "__version__": "t2t_jax.version",
+_NAMES = {
+    "batch": ["Batch"],
+    "config": ["AttentionConfig", "Config", "MeshConfig"],
+    "config.file": ["product"],
+    "config.registry": ["Parameter"],
+    "config.tables": ["register_activation", "register_normalization", "register_score_function"],
+    "decoding.attention_maps": ["attention_maps"],
+    "decoding.own_model": ["beam_search"],
+    "decoding.scoring": ["score"],
+    "decoding.translator": ["Translator"],
+    "errors": ["UserError"],
+    "modules.attention": ["Context", "MultiHeadAttention"],
+    "modules.feed_forward": ["FeedForward"],
+    "modules.layers": ["Layer"],
+    "modules.models": ["build"],
+    "modules.names": ["named_arrays", "parameter_table", "parameters_of"],
+    "modules.stack": ["LayerStack"],
+    "run.encoder_states": ["encoder_states"],
+    "run.evaluation": ["evaluate"],
+    "run.loading": ["TrainedRun", "load"],
+    "run.trainer": ["train"],
+    "sweep.grid": ["run_grid"],
+    "version": ["__version__"],
 }
+"""The public names of each module of the package."""
+_HOMES = {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names}
 
-__all__ = [name for name in _HOMES if name != "__version__"]
+__all__ = sorted(_HOMES.keys() - {"__version__"})
 
 
 def __getattr__(name: str) -> Any:
