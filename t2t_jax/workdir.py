@@ -133,11 +133,9 @@ def _no_run(workdir: Path) -> UserError:
         return UserError(
             f"{workdir} does not exist; the translator of the package is {DEMO}, without /"
         )
-    names: list[str] = []
+    names = [DEMO] if workdir == Path(workdir.name) else []
     with suppress(OSError):
-        names = [path.name for path in workdir.parent.iterdir()]
-    if workdir == Path(workdir.name):
-        names.append(DEMO)
+        names += [path.name for path in workdir.parent.iterdir()]
     hint = did_you_mean(workdir.name, names, "check the path")
     return UserError(f"{workdir} does not exist; {hint}")
 

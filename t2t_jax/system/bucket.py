@@ -31,10 +31,6 @@ from typing import Any, TypeAlias
 from t2t_jax.errors import UserError, in_one_line, needs_extra
 from t2t_jax.system.folders import user_folder
 
-_SETTINGS: dict[str, dict[str, dict[str, int]]] = {
-    "s3": {"config_kwargs": {"connect_timeout": 10}},
-    "gs": {},
-}
 _STORE_OF_SCHEME = {"s3": "s3", "s3a": "s3", "s3n": "s3", "gs": "gs", "gcs": "gs"}
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):(//?)", re.IGNORECASE)
 _CREDENTIALS = {
@@ -72,7 +68,7 @@ def as_path(name: str | os.PathLike[str]) -> Path:
         scheme, slashes = match.groups()
         store = _STORE_OF_SCHEME.get(scheme.lower())
         if slashes == "//" or (isinstance(name, Path) and store):
-            if scheme in _SETTINGS:
+            if scheme in _CREDENTIALS:
                 return BucketPath(text)
             rest = text[match.end() :].lstrip("/")
             hint = f"; did you mean {store}://{rest}?" if store else ""
@@ -110,6 +106,13 @@ def local_copy(path: Path) -> Iterator[Path]:
         yield fetched
 
 
+def content_of(path: Path) -> bytes | None:
+    """Return the content of a file or an object; None if there is none."""
+    with suppress(FileNotFoundError):
+        return path.read_bytes()
+    return None
+
+
 def check_local(path: Path, way_out: str | None = None) -> None:
     """Refuse a path in a bucket; the default way out is that of a directory to be made."""
     if isinstance(path, BucketPath):
@@ -141,6 +144,11 @@ class BucketPath(PosixPath):
     def _store(self) -> Any:
         return _file_system(self.parts[0].rstrip(":"), os.getpid())
 
+    def _request(self, method: str, *arguments: object, **options: object) -> Any:
+        """Call a method of the store with the key of this object, and further arguments."""
+        with _reaching(self):
+            return getattr(self._store, method)(self._key, *arguments, **options)
+
     def absolute(self) -> "BucketPath":
         """Return the path itself: no name in a store depends on the working directory."""
         return self
@@ -155,8 +163,7 @@ class BucketPath(PosixPath):
         Raises:
           FileNotFoundError: there is neither an object of this name nor one below it.
         """
-        with _reaching(self):
-            found = self._store.info(self._key)
+        found = self._request("info")
         kind = stat.S_IFDIR if found["type"] == "directory" else stat.S_IFREG
         changed = found.get("LastModified") or found.get("mtime")
         nanoseconds = int(changed.timestamp() * 1e9) if hasattr(changed, "timestamp") else 0
@@ -170,8 +177,7 @@ class BucketPath(PosixPath):
         Raises:
           FileNotFoundError: there is no such object.
         """
-        with _reaching(self):
-            found = self._store.info(self._key)
+        found = self._request("info")
         return str(next(found[name] for name in _CHECKSUMS if found.get(name)))
 
     def exists(self, *, follow_symlinks: bool = True) -> bool:
@@ -199,8 +205,7 @@ class BucketPath(PosixPath):
         Raises:
           FileNotFoundError: there is nothing below this name.
         """
-        with _reaching(self):
-            listed = self._store.ls(self._key, detail=False)
+        listed = self._request("ls", detail=False)
         names = sorted({each.rstrip("/").rpartition("/")[2] for each in listed})
         yield from (self / name for name in names)
 
@@ -213,8 +218,7 @@ class BucketPath(PosixPath):
 
     def objects(self) -> list["BucketPath"]:
         """Return all objects below this name, at any depth; [] if there are none."""
-        with _reaching(self):
-            found = self._store.find(self._key)
+        found = self._request("find")
         # The consoles of stores make empty objects whose names end in a slash.
         return [BucketPath(f"{self.parts[0]}//{each}") for each in found if each[-1] != "/"]
 
@@ -246,8 +250,7 @@ class BucketPath(PosixPath):
         Raises:
           FileNotFoundError: there is no such object.
         """
-        with _reaching(self):
-            return bytes(self._store.cat_file(self._key))
+        return bytes(self._request("cat_file"))
 
     def read_text(self, encoding: _Name = None, errors: _Name = None, newline: _Name = None) -> str:
         """Return the content of the object as text."""
@@ -262,8 +265,7 @@ class BucketPath(PosixPath):
         Raises:
           FileExistsError: the mode is "create", and the object exists.
         """
-        with _reaching(self):
-            self._store.pipe_file(self._key, bytes(data), mode=mode)
+        self._request("pipe_file", bytes(data), mode=mode)
         return len(data)
 
     def write_text(
@@ -283,8 +285,7 @@ class BucketPath(PosixPath):
     def unlink(self, missing_ok: bool = False) -> None:
         """Remove the object."""
         try:
-            with _reaching(self):
-                self._store.rm_file(self._key)
+            self._request("rm_file")
         except FileNotFoundError:
             if not missing_ok:
                 raise
@@ -293,9 +294,8 @@ class BucketPath(PosixPath):
         """Copy the object or all below it, then remove the originals; a kill can leave both."""
         new = BucketPath(target)
         moved = self.objects()
-        with _reaching(self):
-            for each in moved:
-                self._store.cp_file(each._key, new._key + each._key.removeprefix(self._key))
+        for each in moved:
+            each._request("cp_file", new._key + each._key.removeprefix(self._key))
         remove(moved)
         return new
 
@@ -370,11 +370,7 @@ class _Appended(io.RawIOBase):
     """An object to append to: each write uploads all of it again."""
 
     def __init__(self, path: BucketPath) -> None:
-        self._path = path
-        try:
-            self._content = path.read_bytes()
-        except FileNotFoundError:
-            self._content = b""
+        self._path, self._content = path, content_of(path) or b""
 
     def writable(self) -> bool:
         return True
@@ -396,7 +392,8 @@ def _file_system(scheme: str, process: int) -> Any:
     logging.getLogger(package).setLevel(logging.CRITICAL)
     # What other processes write is to be seen, so no list of objects is kept, by Orbax neither.
     fsspec.config.conf.setdefault("gcs", {})["use_listings_cache"] = False
-    return fsspec.filesystem(scheme, use_listings_cache=False, **_SETTINGS[scheme])
+    settings = {"config_kwargs": {"connect_timeout": 10}} if scheme == "s3" else {}
+    return fsspec.filesystem(scheme, use_listings_cache=False, **settings)
 
 
 @contextmanager
@@ -410,7 +407,7 @@ def _reaching(path: BucketPath) -> Iterator[None]:
     scheme, name = path.parts[0].rstrip(":"), str(path)
     try:
         yield
-    except UserError:
+    except (UserError, FileExistsError):
         raise
     except FileNotFoundError as error:
         bucket = "/".join(path.parts[1:2])
@@ -421,13 +418,9 @@ def _reaching(path: BucketPath) -> Iterator[None]:
                 f"there is no bucket {scheme}://{bucket}; make it, or check its name"
             ) from error
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name) from error
-    except PermissionError as error:
-        raise PermissionError(errno.EACCES, _in_words(error), name) from error
-    except FileExistsError:
-        raise
     except Exception as error:  # of many kinds, from the libraries of the stores
         kind = type(error).__name__
-        if str(error).startswith("Forbidden"):  # of gcsfs
+        if isinstance(error, PermissionError) or str(error).startswith("Forbidden"):  # of gcsfs
             raise PermissionError(errno.EACCES, _in_words(error), name) from error
         code = (getattr(error, "code", None) or 0) if kind == "HttpError" else 0  # of Google
         is_of_connection = isinstance(error, OSError) and not kind.startswith("Client")

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from t2t_jax.errors import warn
-from t2t_jax.system.bucket import BucketPath
+from t2t_jax.system.bucket import BucketPath, content_of
 from t2t_jax.system.regular_file import check_regular, regular
 
 LOCK = ".lock"
@@ -52,10 +52,8 @@ def is_held(path: Path) -> bool:
     try:
         with regular(path).open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # there is no file, or the filesystem has no locks
-        return False
+    except OSError as error:  # also where there is no file, or the filesystem has no locks
+        return isinstance(error, BlockingIOError)
     return False
 
 
@@ -113,17 +111,15 @@ def _release(path: BucketPath, mark: str, beating: threading.Thread) -> None:
 def _acquire(path: BucketPath, mark: str) -> None:
     content = f"{mark} {_this_process()} 0".encode()
     while True:
-        try:
+        with suppress(FileExistsError):
             path.write_bytes(content, mode="create")
             return
-        except FileExistsError:
-            if not _is_abandoned(path):
-                continue  # it is gone by now
-        path.write_bytes(content)
-        time.sleep(_SETTLE_SECONDS)
-        if _mark_of(path) != mark:
-            raise BlockingIOError
-        return
+        if _is_abandoned(path):  # else it is gone by now
+            path.write_bytes(content)
+            time.sleep(_SETTLE_SECONDS)
+            if _mark_of(path) != mark:
+                raise BlockingIOError
+            return
 
 
 def _is_abandoned(path: BucketPath) -> bool:
@@ -167,10 +163,7 @@ def _beat(path: BucketPath, mark: str, ended: threading.Event) -> None:
 
 
 def _content_of(path: BucketPath) -> str:
-    try:
-        return path.read_text()
-    except FileNotFoundError:
-        return ""
+    return (content_of(path) or b"").decode()
 
 
 def _mark_of(path: BucketPath) -> str:

@@ -32,7 +32,7 @@ from pathlib import Path
 from t2t_jax.errors import UserError, warn
 from t2t_jax.system import lock
 from t2t_jax.system.atomic_file import write_whole
-from t2t_jax.system.bucket import BucketPath, fetch_files, remove, send_files
+from t2t_jax.system.bucket import BucketPath, content_of, fetch_files, remove, send_files
 from t2t_jax.system.folders import user_folder
 from t2t_jax.system.signals import StopSignal
 
@@ -154,10 +154,11 @@ class Mirror:
         depth = len(self.there.parts)
         stored = {"/".join(path.parts[depth:]): path for path in self.there.objects()}
         stored = {name: path for name, path in stored.items() if not _is_hidden(name)}
-        contents = {name: _content(stored.get(name)) for name in (_LOG, _CONFIG)}
+        contents = {name: content_of(self.there / name) for name in (_LOG, _CONFIG)}
         self._sent_log = contents[_LOG]
         stored.pop(_LOG, None)
-        self._known = self._read_record()
+        with suppress(FileNotFoundError, ValueError):
+            self._known = dict(json.loads((self.here / _RECORD).read_bytes()))
         resumes = bool(self._known) and all(
             _digest(content) in self._known.get(name, [""]) for name, content in contents.items()
         )
@@ -200,7 +201,7 @@ class Mirror:
                 local.parent.mkdir(parents=True, exist_ok=True)
                 os.replace(fetched / name, local)
                 self._known |= {} if is_large else {name: [digest]}
-            elif _digest(_content(local)) != digest:
+            elif _digest(content_of(local)) != digest:
                 continue  # it is newer here, or was removed
             self._sent[name] = _signature(local)
         alike = {
@@ -215,12 +216,6 @@ class Mirror:
         if self._stop.number:
             raise SystemExit(128 + self._stop.number)
 
-    def _read_record(self) -> dict[str, list[str]]:
-        """Return the hashes of what the store may have from this directory, by name."""
-        with suppress(FileNotFoundError, ValueError):
-            return dict(json.loads((self.here / _RECORD).read_bytes()))
-        return {}
-
     def _write_record(self) -> None:
         write_whole(self.here / _RECORD, json.dumps(self._known).encode())
 
@@ -228,10 +223,6 @@ class Mirror:
         """Remove the local directory; a kill in between leaves nothing to go on from."""
         (self.here / _RECORD).unlink(missing_ok=True)
         shutil.rmtree(self.here, ignore_errors=True)
-
-    def _log(self) -> bytes | None:
-        log = _content(self.here / _LOG)
-        return None if log is None else log[: log.rfind(b"\n") + 1]
 
     def _files(self) -> dict[str, _Signature]:
         """Return the signatures of the local files that belong into the store, but for the log."""
@@ -278,8 +269,9 @@ class Mirror:
         """Send the changes since the last round."""
         here = self._files()
         # Records before each checkpoint are sent ahead of it, and that of the checkpoint after it.
-        log = self._log()
-        logs = [_until(log, _newest(names)) for names in (self._complete(), here)]
+        log = content_of(self.here / _LOG)
+        sent = [name for name, signature in self._sent.items() if signature is not None]
+        logs = [_until(log, _newest(names)) for names in (sent, here)]
         if any(map(_is_newest, self._sent)) and not any(map(_is_newest, here)):
             raise UnsentError(f"{self.here}: its checkpoints are gone; {self.there} stays as it is")
         changed = [name for name in here if self._sent.get(name) != here[name]]
@@ -328,9 +320,6 @@ class Mirror:
             for name in removed:
                 del self._known[name]
             self._write_record()
-
-    def _complete(self) -> list[str]:
-        return [name for name, signature in self._sent.items() if signature is not None]
 
     def _send_log(self, log: bytes | None) -> None:
         if log is not None and log != self._sent_log:
@@ -382,12 +371,7 @@ class Mirror:
         """
         self._ending.set()
         begun = time.monotonic()
-        while True:
-            self._thread.join(0.05)
-            if not self._thread.is_alive():
-                if isinstance(self._failure, UnsentError):
-                    raise self._failure
-                return
+        while self._thread.is_alive():
             now, failure = time.monotonic(), self._failure
             latest = max(self._stop.since + _PATIENCE_SECONDS_STOPPED, begun + _LEAST_SECONDS)
             is_late = self._stop.number > 0 and now > latest
@@ -402,6 +386,9 @@ class Mirror:
                     f"complete in {self.here}: once the store is back, start the same command "
                     "on this machine, which sends it"
                 ) from failure
+            self._thread.join(0.05)
+        if isinstance(self._failure, UnsentError):
+            raise self._failure
 
     def give_up(self) -> None:
         """Send nothing more, except for a request that is under way."""
@@ -413,13 +400,6 @@ class Mirror:
 def _signature(path: str | Path) -> _Signature:
     status = os.stat(path)
     return status.st_mtime_ns, status.st_size, status.st_ino
-
-
-def _content(path: Path | None) -> bytes | None:
-    """Return the content of a file or an object; None if there is none."""
-    with suppress(FileNotFoundError):
-        return None if path is None else path.read_bytes()
-    return None
 
 
 def _digest(content: bytes | None) -> str:
@@ -440,17 +420,17 @@ def _newest(names: Iterable[str]) -> int:
 
 
 def _until(log: bytes | None, step: int) -> bytes | None:
-    """Cut a log before the first record of a checkpoint that is later than a step."""
+    """Return the whole lines of a log before the record of a checkpoint later than a step."""
     if log is None:
         return None
-    lines = log.splitlines(keepends=True)
+    lines = log[: log.rfind(b"\n") + 1].splitlines(keepends=True)
     for number, line in enumerate(lines):
         if b'"checkpoint"' in line:
             with suppress(ValueError, KeyError, TypeError):
                 record = json.loads(line)
                 if record["of"] == "checkpoint" and record["step"] > step:
                     return b"".join(lines[:number])
-    return log
+    return b"".join(lines)
 
 
 def _is_hidden(name: str) -> bool:

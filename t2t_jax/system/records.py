@@ -7,7 +7,6 @@ it, and an imported model may come from anybody.
 
 import hashlib
 import json
-import math
 import os
 import sys
 from collections.abc import Mapping
@@ -51,21 +50,14 @@ def schema(required: Mapping[str, object], optional: Mapping[str, object] | None
 
 def as_line(record: Mapping[str, object]) -> str:
     """Return a record as one line of JSON, with null instead of NaN and infinity."""
-    return json.dumps(_finite(record), allow_nan=False)
+    # Python writes NaN, Infinity and -Infinity, which it reads as constants and JSON does not have.
+    finite = json.loads(json.dumps(record), parse_constant=lambda _: None)
+    return json.dumps(finite)
 
 
 def digest(value: object) -> str:
     """Return the SHA-256 of a JSON value in hexadecimal digits, whatever the order of its names."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
-
-
-def _finite(value: object) -> object:
-    """Replace NaN and infinity by null, at any depth."""
-    if isinstance(value, Mapping):
-        return {name: _finite(one) for name, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [*map(_finite, value)]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def parse_object(text: str | bytes, schema: Schema) -> Record:
