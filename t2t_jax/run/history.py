@@ -59,14 +59,14 @@ def scalars(record: Record) -> dict[str, float]:
     }
 
 
-def dev_score(evaluation: Record) -> float | None:
-    """Return the score that selects the best checkpoint; None if it was not finite.
+def dev_score(evaluation: Record) -> float:
+    """Return the score that selects the best checkpoint; minus infinity if it was not finite.
 
     Args:
       evaluation: a record of an evaluation on dev.
     """
     score = evaluation.get("score")
-    return float(score) if isinstance(score, int | float) else None
+    return -math.inf if score is None else float(score)
 
 
 def score_name(evaluation: Record) -> str:
@@ -82,7 +82,7 @@ def score_at(evaluations: Iterable[Record], step: float = math.inf) -> str:
     text = ""
     for one in evaluations:
         score = dev_score(one)
-        if one["step"] <= step and score is not None:
+        if one["step"] <= step and score > -math.inf:
             text = f", {score_name(one)} {score:.2f} on dev at step {one['step']:,}"
     return text
 
@@ -119,13 +119,8 @@ def plateau(evaluations: Sequence[Record]) -> Plateau | None:
     if not evaluations:
         return None
     measure = evaluations[-1].get("measure")
-    scored = [
-        (-math.inf if (score := dev_score(record)) is None else score, record["step"])
-        for record in evaluations
-        if record.get("measure") == measure
-    ]
-    scores = [score for score, _ in scored]
-    first_best = scores.index(max(scores))
+    scored = [(dev_score(one), one["step"]) for one in evaluations if one.get("measure") == measure]
+    first_best = max(range(len(scored)), key=lambda index: scored[index][0])
     return Plateau(*scored[first_best], *scored[-1], len(scored) - 1 - first_best)
 
 

@@ -11,11 +11,10 @@ whatever the training is doing, so that a kill loses no more than these seconds.
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from pathlib import Path
 from threading import Event, Lock, Thread
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
 import jax
 import numpy as np
@@ -208,8 +207,7 @@ _HOUR = 3600.0
 _SET_BACK = "the system clock was set back between jobs, which counts as no time"
 
 
-@dataclass(frozen=True)
-class JobTime:
+class JobTime(NamedTuple):
     """The use of one job's time."""
 
     account: Record
@@ -222,8 +220,7 @@ class JobTime:
     """Seconds by bucket; those between jobs are from the end of this job to the next one."""
 
 
-@dataclass(frozen=True)
-class Goodput:
+class Goodput(NamedTuple):
     """The use of a run's time."""
 
     jobs: tuple[JobTime, ...]

@@ -78,17 +78,14 @@ def load(
         loaded.append(load_parameters(run, like, average=average, step=step))
     others = [(run.config.model, own) for run, (own, _) in zip(runs[1:], loaded[1:], strict=True)]
     steps = [one for _, its_steps in loaded for one in its_steps]
-    decays = [run.config.training.ema_decay for run in runs if reads_ema(run.config, average)]
+    averaged = (run.config.training for run in runs if reads_ema(run.config, average))
+    decays = [training.ema_decay for training in averaged if training.ema_decay is not None]
+    first = runs[0]
     translator = Translator(
-        runs[0].config,
-        runs[0].vocabulary,
-        loaded[0][0],
-        others=others,
-        steps=steps,
-        ema_decays=[decay for decay in decays if decay is not None],
+        first.config, first.vocabulary, loaded[0][0], others=others, steps=steps, ema_decays=decays
     )
     if len(runs) == 1 and steps:
-        return translator.replaced(_score=partial(_score, runs[0].workdir, steps[-1]))
+        return translator.replaced(_score=partial(_score, first.workdir, steps[-1]))
     return translator
 
 
@@ -106,10 +103,8 @@ def _check_same(first: StoredRun, other: StoredRun) -> None:
             f"{both} have different vocabularies; an ensemble takes runs that were trained with "
             "the same vocabulary.model"
         )
-    languages = [
-        f"{run.config.data.source_language}-{run.config.data.target_language}"
-        for run in (first, other)
-    ]
+    corpora = first.config.data, other.config.data
+    languages = [f"{data.source_language}-{data.target_language}" for data in corpora]
     if languages[0] != languages[1]:
         raise UserError(
             f"{both} translate different languages ({' and '.join(languages)}); an ensemble takes "

@@ -27,7 +27,11 @@ _LAG = 2
 
 
 class StepMeter:
-    """A meter of means and rates of the steps since the last record of the log."""
+    """A meter of means and rates of the steps since the last record of the log.
+
+    Attributes:
+      window: the sums since that record: smoothed loss, loss, target tokens.
+    """
 
     def __init__(self, run: Run, first_step: int) -> None:
         """Start measuring the steps after `first_step`."""
@@ -36,8 +40,8 @@ class StepMeter:
         self._num_devices = run.mesh.size
         self._pending: deque[tuple[int, StepMetrics]] = deque()
         # Begin with the sums of the meter that measured the steps up to `first_step`.
-        self._window = np.asarray(run.checkpoints.window, np.float64)
-        self._tokens_before = self._window[2]  # of an earlier job, in no speed of this one
+        self.window = np.asarray(run.checkpoints.window, np.float64)
+        self._tokens_before = self.window[2]  # of an earlier job, in no speed of this one
         self._compiled: set[tuple[int, ...]] = set()
         self._progress.enter(STEPS)
         self._before = self._begin = self._progress.seconds()
@@ -52,11 +56,6 @@ class StepMeter:
         self._pending.append((step, metrics))
         if len(self._pending) > _LAG:
             self._read_one()
-
-    @property
-    def window(self) -> list[float]:
-        """Return the sums since the last record of the log: smoothed loss, loss, target tokens."""
-        return [float(x) for x in self._window]
 
     def launching(self, shape: tuple[int, ...]) -> AbstractContextManager[None]:
         """Return a context in which to launch a step, so that compilation counts for no step.
@@ -81,7 +80,7 @@ class StepMeter:
         with self._progress.waiting():
             metrics: StepMetrics = jax.device_get(on_device)
         # Exact: these sums of float32 fit in float64.
-        self._window = self._window + np.asarray(metrics.losses, np.float64)
+        self.window = self.window + np.asarray(metrics.losses, np.float64)
         self._log.step(step)
         if metrics.nonfinite_in_a_row >= self._config.max_nonfinite_steps:
             raise DivergedError(
@@ -98,7 +97,7 @@ class StepMeter:
         seconds = now[STEPS] - self._before[STEPS] + waited
         so_far = sum(now[phase] - self._begin[phase] for phase in (STEPS, DATA))
         per_step, self._before = so_far / (step - self._first_step), now
-        smoothed, nll, tokens = self._window
+        smoothed, nll, tokens = self.window
         figures = {
             "loss": smoothed / tokens,
             "nll": nll / tokens,
@@ -119,7 +118,7 @@ class StepMeter:
         figures |= {name: size for name, size in memory.items() if size is not None}
         left = per_step * (self._config.num_train_steps - step)
         self._log.training(step, figures, seconds_left=left)
-        self._window, self._tokens_before, self._newest_record = np.zeros(3), 0.0, step
+        self.window, self._tokens_before, self._newest_record = np.zeros(3), 0.0, step
 
 
 # Help texts of figures; those of the log have their names there.

@@ -7,10 +7,9 @@ from functools import cache, partial
 from pathlib import Path
 
 import jax
-import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Int
 
+from t2t_jax import workdir as run_files
 from t2t_jax.config import Config
 from t2t_jax.config.tables import named_entries
 from t2t_jax.data.batching import Batches, describe_corpus
@@ -49,15 +48,6 @@ from t2t_jax.training.settling import settled
 from t2t_jax.training.state import TrainState
 from t2t_jax.training.step import training_mesh
 from t2t_jax.training.step_memory import TrainingMemory, check_memory
-from t2t_jax.workdir import (
-    StoredRun,
-    become_ordinary,
-    begin_run,
-    check_workdir,
-    claim,
-    fingerprints,
-    run_vocabulary,
-)
 
 
 @dataclass(frozen=True)
@@ -79,7 +69,7 @@ class Plan:
     """The least memory of a step."""
     fingerprints: Mapping[str, str]
     """The hashes of the vocabulary and the training text, which tie checkpoints to the run."""
-    load_initial_run: Callable[[], StoredRun | None]
+    load_initial_run: Callable[[], run_files.StoredRun | None]
     """Returns the `initial_run`, which is opened once."""
 
     @property
@@ -95,10 +85,6 @@ class Plan:
     def layout(self, shape: BatchShape) -> BatchLayout:
         """Return the layout of a batch on the devices."""
         return _layout(self.config, self.mesh, shape)
-
-    def local_rows(self, shape: BatchShape) -> Int[np.ndarray, " n"]:
-        """Return this process's rows of a batch."""
-        return self.layout(shape).local_rows()
 
 
 @dataclass(frozen=True)
@@ -134,7 +120,7 @@ def planned(config: Config, workdir: Path) -> Plan:
             f"{workdir} is in S3, where only a run of one process can be; name a directory that "
             "all hosts share, or gs://BUCKET/NAME"
         )
-    stored = check_workdir(config, workdir)
+    stored = run_files.check_workdir(config, workdir)
     mesh = training_mesh(config.parallel)
     config = settled(config, mesh, stored)
     _check_functions(config, workdir, goes_on=stored is not None)
@@ -147,7 +133,7 @@ def planned(config: Config, workdir: Path) -> Plan:
     with in_turn(config.data):
         corpus = open_corpus(config.data)
         task = task_of(corpus.name, corpus.task)
-        vocabulary = None if stored is None else run_vocabulary(config, corpus, workdir)
+        vocabulary = None if stored is None else run_files.run_vocabulary(config, corpus, workdir)
         if vocabulary is None:
             vocabulary = task.vocabulary(
                 config, corpus, initial_vocabulary(config, load_initial_run())
@@ -171,7 +157,7 @@ def planned(config: Config, workdir: Path) -> Plan:
         health=Health(config, corpus_figures(batches)),
         model=make_model(config, len(vocabulary), mesh),
         memory=memory,
-        fingerprints=fingerprints(corpus, vocabulary),
+        fingerprints=run_files.fingerprints(corpus, vocabulary),
         load_initial_run=load_initial_run,
     )
 
@@ -199,7 +185,7 @@ def open_run(config: Config, workdir: Path, mirror_dir: Path | None = None) -> I
         watchdog,
         nullcontext(workdir) if several else mirrored(workdir, stop, mirror_dir) as here,
     ):
-        begin_run(here, *owned)
+        run_files.begin_run(here, *owned)
         software = provenance(plan.config)
         identity = Identity(plan.config, plan.fingerprints, without_files(software))
         with (
@@ -209,10 +195,10 @@ def open_run(config: Config, workdir: Path, mirror_dir: Path | None = None) -> I
             within_memory(),
         ):
             state = initial_state(plan, checkpoints)
-            claim(here, *owned)  # write fields that may change, now that all fits
+            run_files.claim(here, *owned)  # write fields that may change, now that all fits
             first = int(state.step)
             if first < plan.last:
-                become_ordinary(here)
+                run_files.become_ordinary(here)
                 record_provenance(here, software, first)
             with (
                 RunLog(here, first, plan.last, plan.health, predicted_by(plan.task)) as log,

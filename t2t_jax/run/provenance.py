@@ -8,6 +8,7 @@ import hashlib
 import inspect
 import json
 import platform
+import re
 import subprocess
 import textwrap
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -45,7 +46,7 @@ _HASHED = (
 )
 """The parts of this package that compute results."""
 _PACKAGE = Path(__file__).parents[1]
-_GIT_TIMEOUT_S = 10.0  # git may be slow on a shared filesystem
+_GIT_TIMEOUT = 10.0  # seconds, as git may be slow on a shared filesystem
 
 UNRECORDED: Record = {"code": "unrecorded", "versions": {}}
 """The record for runs of versions before 0.3.0, which recorded no software."""
@@ -257,19 +258,11 @@ def _git() -> Record:
 def _git_status() -> Record:
     command = ["git", "--no-optional-locks", "status", "--porcelain=v2", "--branch", "--", "."]
     try:
-        found = subprocess.run(
-            command,
-            cwd=_PACKAGE,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_GIT_TIMEOUT_S,
-            check=True,
+        status = subprocess.check_output(
+            command, cwd=_PACKAGE, stderr=subprocess.DEVNULL, errors="replace", timeout=_GIT_TIMEOUT
         )
     except (OSError, subprocess.SubprocessError):  # there is no git, or it refuses the directory
         return {}
-    lines = found.stdout.splitlines()
-    commits = [line.split()[-1] for line in lines if line.startswith("# branch.oid ")]
-    commits = [commit for commit in commits if commit != "(initial)"]
-    dirty = any(not line.startswith("#") for line in lines)
-    return {"commit": commits[0], "dirty": dirty} if commits else {}
+    commit = re.search(r"^# branch\.oid ([0-9a-f]+)$", status, re.MULTILINE)
+    is_dirty = re.search("^[^#]", status, re.MULTILINE) is not None
+    return {"commit": commit[1], "dirty": is_dirty} if commit else {}  # none before the first

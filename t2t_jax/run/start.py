@@ -36,19 +36,17 @@ def initial_run(config: Config) -> StoredRun | None:
     if not there or step not in (None, *there):
         which = "no checkpoint" if step is None else f"no checkpoint of step {step}"
         raise UserError(f"training.init_from={workdir} has {which}; it has {there}")
-    size = run.vocabulary.source_size
     free = [f"model.{name}" for name in _FREE]
     if config.data.facts.predicts_labels:
         free += [f"model.{name}" for name in _OF_HEAD]
     if not config.model.positions.has_table:
         free.append("model.max_positions")
-    other = differences(run.config, config)
     changed = {
         path: values
-        for path, values in other.items()
+        for path, values in differences(run.config, config).items()
         if path.startswith("model.") and path not in free
     }
-    if size and config.data.vocab_size != size:
+    if (size := run.vocabulary.source_size) and config.data.vocab_size != size:
         changed["data.vocab_size"] = size, config.data.vocab_size
     if changed:
         raise UserError(

@@ -127,8 +127,9 @@ def _train(
         return state, 0
     meter = StepMeter(run, first)
     saver = _Saver(run, meter, notices)
+    ahead = run.batches.prefetch(first, pause, lambda shape: run.layout(shape).local_rows())
     with (
-        closing(run.batches.prefetch(first, pause, run.local_rows)) as batches,
+        closing(ahead) as batches,
         closing(progress.timed(batches)) as timed,
         closing(profiled(run, meter, timed, profile_steps, pause, profile_request)) as watched,
     ):
@@ -197,7 +198,7 @@ class _Saver:
     def save(self, state: TrainState) -> None:
         """Begin to write a state, once the previous one is on the disk; log the previous one."""
         with self._meter.during(CHECKPOINTS):
-            self._run.log.checkpoint(self._run.checkpoints.save(state, self._meter.window))
+            self._run.log.checkpoint(self._run.checkpoints.save(state, self._meter.window.tolist()))
             self._run.job.checkpoint(int(state.step))
         self._saved, self._proposed = time.monotonic(), False
 

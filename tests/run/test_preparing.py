@@ -22,7 +22,7 @@ def test_a_run_is_ready_for_its_first_step_and_its_directory_is_held(tiny_run, t
         assert run.reason_to_stop is None
         assert read_config(workdir) == run.config
         rows = run.batches.shape(0).rows
-        assert run.local_rows(run.batches.shape(0)).tolist()[:rows] == [*range(rows)]
+        assert [*run.layout(run.batches.shape(0)).local_rows()[:rows]] == [*range(rows)]
         with pytest.raises(UserError, match="another process trains"), locked(workdir):
             pass
     assert f"step 1 of {run.last} begins" in capsys.readouterr().out
