@@ -21,8 +21,8 @@ TREES = {
 }
 MOST_LINES_OF_A_FUNCTION, MOST_LINES_OF_A_FILE = 80, 600
 MOST = {
-    "lines of code of the core": 22_374,
-    "lines of code of the extras": 8_733,
+    "lines of code of the core": 22_054,
+    "lines of code of the extras": 8_732,
     "lines of code of the tests": 35_450,
     "lines of code of tests/against": 1_770,
     "lines of code of the benchmarks": 4_162,
