@@ -24,7 +24,7 @@ MOST = {
     "lines of code of the core": 22_054,
     "lines of code of the extras": 8_732,
     "lines of code of the tests": 35_450,
-    "lines of code of tests/against": 1_770,
+    "lines of code of tests/against": 1_772,
     "lines of code of the benchmarks": 4_162,
     "words of the documents": 67_998,
     "words of the docstrings": 74_387,
