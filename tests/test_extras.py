@@ -130,7 +130,7 @@ def _training() -> object:
     [
         *((name, "train", _training) for name in ("grain", "sacrebleu", "tensorboardX")),
         # It is refused before it is read.
-        ("sacremoses", "train", lambda: TASK.examples(Config(), None, None, "test", 1.0)),
+        ("sacremoses", "train", lambda: TASK.scored(None)),
         ("grain", "train", lambda: run_grid({"base": Config()}, "runs/none")),
         ("sacrebleu.metrics.bleu", "train", lambda: corpus_scores(["a"], ["a"], "en")),
         ("tensorflow_datasets", "train", lambda: tfds_builder("wmt14_translate/de-en")),

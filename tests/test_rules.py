@@ -21,7 +21,7 @@ TREES = {
 }
 MOST_LINES_OF_A_FUNCTION, MOST_LINES_OF_A_FILE = 80, 600
 MOST = {
-    "lines of code of the core": 22_054,
+    "lines of code of the core": 22_056,
     "lines of code of the extras": 8_732,
     "lines of code of the tests": 35_450,
     "lines of code of tests/against": 1_772,

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from functools import cache
 from operator import attrgetter, index
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, TypeVar
@@ -69,6 +70,7 @@ Learned: TypeAlias = Callable[[int], Mapping[str, Parameter]]
 """A function from the width of vectors to the parameters that a function learns, by name."""
 
 
+@cache
 def nothing(size: object) -> Mapping[str, Parameter]:
     """Return no parameters, as a function does that learns nothing."""
     return {}

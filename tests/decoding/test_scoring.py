@@ -111,7 +111,7 @@ def test_a_blank_pair_is_certain_as_its_translation_is(translator):
 
 
 def test_nothing_and_only_blanks_need_no_model(translator, monkeypatch):
-    monkeypatch.setattr(scoring_module, "_log_probs", None)
+    monkeypatch.setattr(scoring_module, "_log_probs", pytest.fail)
     assert score(translator, [], []) == []
     assert score(translator, ["", " "], [" ", ""]) == [ForcedScore(0.0, (), ())] * 2
 
