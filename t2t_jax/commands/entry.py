@@ -43,7 +43,7 @@ def entry_command(arguments: Sequence[str], program: str = "t2t-jax") -> Command
             f"{program} takes a command before its flags, as in {program} evaluate --workdir "
             f"runs/base; see {program} --help"
         )
-    if flags and f"{name} {flags[0]}" in (*names, *version.REMOVED_COMMANDS):
+    if flags and f"{name} {flags[0]}" in names:
         name, *flags = f"{name} {flags[0]}", *flags[1:]
     if name in version.REMOVED_COMMANDS:
         raise version.removed_feature(f"{program} {name}", version.REMOVED_COMMANDS[name])

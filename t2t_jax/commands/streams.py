@@ -56,11 +56,11 @@ def writing(path: Path | None) -> Iterator[BinaryIO]:
         check_heard("name a file with --output")
         yield sys.stdout.buffer
         return
-    found = path if isinstance(path, BucketPath) else Path(os.path.realpath(path))
-    if os.path.islink(found):
-        raise UserError(f"cannot write {path}: it is a link that leads back to itself")
-    with errors_named(found):  # its name may be too long
+    with errors_named(path):  # its name may be too long, and the working directory be gone
+        found = path if isinstance(path, BucketPath) else Path(os.path.realpath(path))
         is_special = found.exists() and not found.is_file()
+    if loop := next(filter(os.path.islink, (found, *found.parents)), None):
+        raise UserError(f"cannot write {loop}: it is a link that leads back to itself")
     if is_special:  # a device, a pipe or the like, which must not be replaced
         with errors_named(found):
             special = io.BufferedWriter(NamedFile(found, "wb"))

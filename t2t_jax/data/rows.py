@@ -46,7 +46,7 @@ class Examples:
 
     Pair i is `tokens[offsets[i] : offsets[i + 1]]`. Every sentence ends with `EOS_ID`. The arrays
     may be memory-mapped and are read only. `data.batching` assigns examples to rows by their
-    lengths only; the examples themselves make the arrays. Subclasses make other ones.
+    lengths only; the examples themselves make the arrays. Subclasses make other arrays.
     """
 
     source_tokens: Integer[np.ndarray, " source_total"]
@@ -73,7 +73,7 @@ class Examples:
         return np.diff(self.target_offsets).astype(np.int32)
 
     def shape(self, shape: BatchShape, most: int) -> BatchShape:
-        """Return the shape of the arrays that `batch` makes; those of text are as long as the rows.
+        """Return the shape of the arrays that `batch` makes. Text has arrays as long as the rows.
 
         Args:
           shape: the number of rows, and lengths with room for their examples.

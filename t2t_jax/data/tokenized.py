@@ -144,7 +144,7 @@ def tokenize(pairs: Iterable[Chunk], vocabulary: Vocabulary, max_length: int | N
     for source_lines, target_lines in pairs:
         sources = _encode(vocabulary.encode, source_lines, max_length)
         targets = _encode(vocabulary.encode_targets, target_lines, max_length)
-        skipped, num_read = _NONE_SKIPPED, len(sources)
+        skipped, num_read = _NONE_SKIPPED, len(targets)
         if max_length is not None:
             source, target = (np.array([*map(len, side)]) for side in (sources, targets))
             # A side of one token is `EOS_ID` alone.
@@ -172,7 +172,7 @@ def tokenize_text(
       rows: the extent of a sequence, as `data.text_rows` says.
       begin: whether each sequence begins with `BOS_ID`.
     """
-    whole = tokenize(pairs, vocabulary, None)
+    whole = tokenize((([], targets) for _, targets in pairs), vocabulary, None)
     tokens, offsets = whole.target_tokens, whole.target_offsets
     if max_length is not None:
         lengths = np.diff(offsets) if rows == "documents" else offsets[-1:]

@@ -9,7 +9,7 @@ from pathlib import Path
 import jax
 from jax.sharding import Mesh
 
-from t2t_jax import workdir as run_files
+import t2t_jax.workdir as run_files
 from t2t_jax.config import Config
 from t2t_jax.config.tables import named_entries
 from t2t_jax.data.batching import Batches, describe_corpus

@@ -265,4 +265,4 @@ def _git_status() -> Record:
         return {}
     commit = re.search(r"^# branch\.oid ([0-9a-f]+)$", status, re.MULTILINE)
     is_dirty = re.search("^[^#]", status, re.MULTILINE) is not None
-    return {"commit": commit[1], "dirty": is_dirty} if commit else {}  # none before the first
+    return {"commit": commit[1], "dirty": is_dirty} if commit else {}

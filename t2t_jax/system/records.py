@@ -48,9 +48,9 @@ def schema(required: Mapping[str, object], optional: Mapping[str, object] | None
     return TypedDict("Record", {**required, **fields})  # type: ignore[operator]
 
 
-def as_line(record: Mapping[str, object]) -> str:
+def as_line(record: Record) -> str:
     """Return a record as one line of JSON, with null instead of NaN and infinity."""
-    # Python writes NaN, Infinity and -Infinity, which it reads as constants and JSON does not have.
+    # JSON has no NaN or Infinity. Python writes and reads them as constants.
     finite = json.loads(json.dumps(record), parse_constant=lambda _: None)
     return json.dumps(finite)
 
@@ -117,7 +117,7 @@ def read_record_lines(path: Path, schema: Schema) -> list[tuple[str, Record]]:
     return kept
 
 
-def append_line(path: Path, record: Mapping[str, object]) -> None:
+def append_line(path: Path, record: Record) -> None:
     """Append a record to a log, on a separate line even if a kill has cut the last one.
 
     Raises:
