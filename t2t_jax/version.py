@@ -33,40 +33,33 @@ stays for good, as older runs are read by it."""
 
 
 class Removed(NamedTuple):
-    """A config field that was deleted, or deleted values of a field that stays."""
+    """A config field that was deleted."""
 
     feature: str
     """The deleted feature, a plural noun, as the error names it."""
     unused: tuple[object, ...] | None = ()
     """Values of a deleted field that mean the feature is not used; None means that all do."""
-    prefixes: tuple[str, ...] = ()
-    """Deleted values of a field that stays: all strings that begin with one of these."""
     trains_only: bool = False
     """Whether only training reads the field: a run that used it opens, but does not train on."""
 
     def is_used_by(self, value: object) -> bool:
         """Return whether a value of the field asks for the deleted feature."""
-        if self.prefixes:
-            return isinstance(value, str) and value.startswith(self.prefixes)
         return self.unused is not None and value not in self.unused
 
 
 REMOVED: dict[str, Removed] = {
     "checkpoint.local_dir": Removed("checkpoints on local disks of hosts", unused=None),
     "checkpoint.local_every_steps": Removed("checkpoints on local disks of hosts", unused=None),
-    "data.bpe_dropout": Removed(
-        "random segmentations by BPE-dropout", unused=(0.0,), trains_only=True
-    ),
+    "data.bpe_dropout": Removed("segmentations by BPE-dropout", unused=(0.0,), trains_only=True),
     "data.context_sentences": Removed("document contexts", unused=(0,)),
     "data.context_sides": Removed("document contexts", unused=("source",)),
     "data.image_flip": Removed("flipped images", unused=(False,), trains_only=True),
     "data.image_resize": Removed("resized images", unused=(False,)),
     "data.image_shift": Removed("shifted images", unused=(0,), trains_only=True),
     "data.whole_words": Removed("whole-word masks in masked language modelling", unused=(False,)),
-    "evaluation.metric": Removed("external metrics", prefixes=("cmd:", "comet:"), trains_only=True),
     "model.output_transform": Removed("output transforms of BERT", unused=(False,)),
 }
-"""Deleted config fields and values by dotted path. Rows stay for good, as older runs have them."""
+"""Deleted config fields by dotted path. Rows stay for good, as older runs have them."""
 
 
 REMOVED_COMMANDS = {

@@ -324,9 +324,9 @@ def test_every_link_of_a_document_leads_somewhere(path):
 
 def test_every_document_is_on_the_map():
     page = ROOT / "docs/contents.md"
-    linked = {page.parent / "index.md", page, ROOT / "README.md"}
-    # Some folders have a list of their pages.
-    for index in (page, PAPER / "index.md", ROOT / "docs/decisions/index.md"):
+    linked = {page.parent / "index.md", ROOT / "README.md"}
+    # The README leads to the map, and some folders have a list of their pages.
+    for index in (ROOT / "README.md", page, PAPER / "index.md", ROOT / "docs/decisions/index.md"):
         links = LINK.findall(index.read_text(encoding="utf-8"))
         linked |= {(index.parent / link.partition("#")[0]).resolve() for link in links}
     assert {*DOCUMENTS} <= linked

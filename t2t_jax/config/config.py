@@ -185,7 +185,7 @@ def differences(
 
 def format_differences(changed: Mapping[str, tuple[object, object]]) -> str:
     """Format the result of `differences` as one line: `model.d_ff 64 -> 128, ...`."""
-    return ", ".join(f"{path} {old!r} -> {new!r}" for path, (old, new) in changed.items())
+    return ", ".join(f"{path} {quote(old)} -> {quote(new)}" for path, (old, new) in changed.items())
 
 
 def to_dict(config: Config) -> dict[str, Record]:

@@ -101,7 +101,7 @@ def scaled(
 def masked_softmax(
     scores: Float32[Array, "b h q k"], mask: Bool[Array, "#b #h #q k"] | None
 ) -> Float32[Array, "b h q k"]:
-    """Compute softmax over the keys that `mask` allows (section 3.2.3), or zeros without any.
+    """Compute softmax over the keys that `mask` allows (section 3.2.3); zeros if there are none.
 
     Args:
       scores: how well each query and key match.

@@ -10,9 +10,9 @@ def label_smoothed_cross_entropy(
 ) -> tuple[Float32[Array, "*t"], Float32[Array, "*t"]]:
     """Compute cross-entropy against (1 - epsilon) one_hot(target) + epsilon / V for every token.
 
-    This is the smoothing of section 5.4 as Szegedy et al. 2015, which the paper cites, have it: the
-    mass epsilon is spread over all V entries, the target's included. (tensor2tensor spreads it over
-    the V - 1 others and subtracts the entropy; the gradient differs by a factor 1 + O(1/V).)
+    Section 5.4 cites Szegedy et al. 2015, who spread the mass epsilon over all V entries, the
+    target's included. tensor2tensor spreads it over the V - 1 others and subtracts the entropy; the
+    gradient differs by a factor 1 + O(1/V).
 
     Args:
       logits: scores over the vocabulary.

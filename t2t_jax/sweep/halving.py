@@ -28,8 +28,8 @@ _JOURNAL, _LOCK = "promotions.jsonl", "promotions.lock"
 _JOURNAL_SCHEMA = schema({"variant": str, "rung": COUNT, "left_out": int})
 _Promotion = tuple[str, int, int]
 """A variant, its new rung, and the seed without which it was chosen, as in the journal."""
-_EQUAL = "training.num_train_steps", "checkpoint.every_steps", *OF_SUBWORDS
-"""The fields that all variants have the same values of, so that they can be compared at a rung."""
+_SHARED_FIELDS = "training.num_train_steps", "checkpoint.every_steps", *OF_SUBWORDS
+"""The fields that must be equal in all variants, so that they can be compared at a rung."""
 _USAGE = "give --halving rungs=3,keep=0.33, with ,asha to promote without waiting"
 
 
@@ -100,7 +100,7 @@ def check_can_be_halved(grid: Grid) -> None:
                 "are due; give the steps"
             )
         changed = differences(base, config)
-        if differing := {path: changed[path] for path in _EQUAL if path in changed}:
+        if differing := {path: changed[path] for path in _SHARED_FIELDS if path in changed}:
             raise UserError(
                 f"{grid.base} and {name} differ in {format_differences(differing)}, so --halving "
                 "cannot compare them; give both the same values, or leave one out with --only"

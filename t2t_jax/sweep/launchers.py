@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+from t2t_jax.config import Config
 from t2t_jax.config.tables import environment_of
 from t2t_jax.errors import UserError, in_one_line, needs_extra, warn
 from t2t_jax.sweep.cell import Cell, train_and_score
@@ -264,8 +265,11 @@ class Cluster:
             if not job.done():
                 return _ClusterJob(job)
         try:
-            env = environment_of(cell.config)
-            job = self._executor.submit(_run_cell, cell, env, self._flags)
+            # As text: only a config that is made on the node reads the files that register names.
+            config, env = cell.config.to_json(), environment_of(cell.config)
+            job = self._executor.submit(
+                _run_cell, config, str(cell.workdir), env, self._flags, cell.until, cell.split
+            )
         except RuntimeError as error:  # sbatch refused it
             raise UserError(f"cannot be submitted: {in_one_line(error)}") from error
         stored.parent.mkdir(parents=True, exist_ok=True)
@@ -317,7 +321,9 @@ def _job_id(stored: Path) -> str:
     return content.decode()
 
 
-def _run_cell(cell: Cell, env: Mapping[str, str], flags: Sequence[str]) -> Outcome:
+def _run_cell(
+    config: str, workdir: str, env: Mapping[str, str], flags: Sequence[str], until: int, split: str
+) -> Outcome:
     """Train and score a cell on a node of the cluster.
 
     SIGUSR2, which announces the end of the job's time or its preemption, stops the training like
@@ -329,6 +335,7 @@ def _run_cell(cell: Cell, env: Mapping[str, str], flags: Sequence[str]) -> Outco
     prepare_process()
     signal.signal(signal.SIGUSR2, lambda *_: signal.raise_signal(signal.SIGTERM))
     try:
+        cell = Cell("", Config.from_json(config), Path(workdir), until, split)
         return Outcome(train_and_score(cell, flags), "")
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)

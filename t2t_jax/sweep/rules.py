@@ -148,8 +148,7 @@ def _check_together(rules: GridRules) -> None:
             raise UserError(f"--trials {rules.trials} needs --sampler, as in --sampler optuna:tpe")
         return
     if rules.trials is None or rules.trials < 1:
-        given = f"--sampler {rules.sampler}"
-        raise UserError(f"{given} needs a positive number of trials, as --trials 12")
+        raise UserError(f"--sampler {rules.sampler} needs --trials, a positive number, such as 12")
     if not rules.tune:
         raise UserError(
             f"--sampler {rules.sampler} has no range; give one, as --tune model.d_ff=64:512:log"

@@ -238,7 +238,17 @@ def test_trackers_of_a_sweep_reach_its_cells(cell, monkeypatch):
     monkeypatch.setattr(launchers, "train_and_score", lambda cell, flags: flags[0])
     monkeypatch.setattr("t2t_jax.system.program.prepare_process", lambda: None)
     monkeypatch.setattr("signal.signal", lambda *_: None)
-    assert launchers._run_cell(cell, {}, ["trackio:demo"]) == ("trackio:demo", "")
+    config, workdir = cell.config.to_json(), str(cell.workdir)
+    found = launchers._run_cell(config, workdir, {}, ["trackio:demo"], 1, "dev")
+    assert found == ("trackio:demo", "")
+
+
+def test_a_job_makes_its_config_on_the_node_where_files_register_names(cell, tmp_path, monkeypatch):
+    jobs, cluster = [], launchers.Cluster(tmp_path, ["timeout_min=1"], "local")
+    executor = SimpleNamespace(submit=lambda *job: jobs.append(job) or SimpleNamespace(job_id="1"))
+    monkeypatch.setattr(cluster, "_executor", executor)
+    cluster.launch(cell)
+    assert not any("Config(" in repr(part) for part in jobs[0])
 
 
 def test_a_sweep_refuses_a_tracker_before_it_starts_a_cell(tmp_path):
