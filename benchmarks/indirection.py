@@ -6,7 +6,7 @@ The fewer there are, the less a reader has to follow from a network to the equat
 The pass is `build(Config(), 100).apply(params, batch, method="losses", label_smoothing=0.1)`, which
 is traced and not run: that enters the same functions. Methods, lambdas and functions within
 functions count once each, however often they are called. Comprehensions and the methods that
-`dataclass` writes do not count. It is the second pass: the first one also loads what configs name.
+`dataclass` writes do not count. The second pass is counted: the first also loads named functions.
 """
 
 import cProfile

@@ -82,13 +82,13 @@ def short_attention(
     """
     of_rows = "batch", None, "length", "length"
     scale = query.shape[-1] ** -0.5 if scale is None else scale
-    shown = jnp.broadcast_to(mask, (*mask.shape[:2], query.shape[1], key.shape[1]))
+    whole_mask = jnp.broadcast_to(mask, (*mask.shape[:2], query.shape[1], key.shape[1]))
 
-    def attend(query: Array, key: Array, value: Array, shown: Array) -> Array:
-        return _attention(scale, interpret, (query, key, value, shown))
+    def attend(query: Array, key: Array, value: Array, mask: Array) -> Array:
+        return _attention(scale, interpret, (query, key, value, mask))
 
     attend_in_parts = in_parts(attend, (*[HEADS] * 3, of_rows), HEADS)
-    return attend_in_parts(query, key, value, shown.astype(jnp.int8))
+    return attend_in_parts(query, key, value, whole_mask.astype(jnp.int8))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
@@ -176,9 +176,9 @@ def _weights(
     q: Float[Array, "q d"], k: Float[Array, "k d"], mask: Int8[Array, "q k"], scale: float
 ) -> Float[Array, "q k"]:
     """Compute the weights of a row and head, zeros for a query that may attend to nothing."""
-    shown = mask != 0
-    scores = jnp.where(shown, _product(q, k.T) * scale, _HIDDEN)
-    exponentials = jnp.where(shown, jnp.exp(scores - scores.max(1, keepdims=True)), 0)
+    is_allowed = mask != 0
+    scores = jnp.where(is_allowed, _product(q, k.T) * scale, _HIDDEN)
+    exponentials = jnp.where(is_allowed, jnp.exp(scores - scores.max(1, keepdims=True)), 0)
     total = exponentials.sum(1, keepdims=True)
     return exponentials / jnp.where(total == 0, 1, total)
 

@@ -60,13 +60,13 @@ def from_optax(transformation: optax.GradientTransformation) -> Optimizer:
         leaves, _ = jax.tree.flatten_with_path(params, lambda x: isinstance(x, meta.AxisMetadata))
         boxes = {path: x for path, x in leaves if isinstance(x, meta.AxisMetadata)}
 
-        def declared(path: KeyPath, x: Array) -> Array | meta.AxisMetadata[Array]:
+        def box_like_parameter(path: KeyPath, x: Array) -> Array | meta.AxisMetadata[Array]:
             # The path of a moment ends with the path of its parameter. Arrays of other shapes, such
             # as factors of a moment, stay whole on every device.
             box = next((boxes[tail] for n in range(len(path)) if (tail := path[n:]) in boxes), None)
             return box.replace_boxed(x) if box and nn.unbox(box).shape == x.shape else x
 
-        return jax.tree.map_with_path(declared, transformation.init(nn.unbox(params)))
+        return jax.tree.map_with_path(box_like_parameter, transformation.init(nn.unbox(params)))
 
     def update(gradients: Parameters, state: OptState, params: Parameters, keep: Keep) -> Updated:
         directions, new = transformation.update(gradients, state, params)

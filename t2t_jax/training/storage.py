@@ -192,16 +192,16 @@ def open_manager(directory: Path, keep: Any, *, alone: bool = False) -> ocp.Chec
       keep: Orbax's policy of which checkpoints stay; None only reads.
       alone: whether this process works without the others.
     """
-    own = jax.process_index()
-    name = f"{directory.name}-{own if alone else next(_numbers)}"
+    process_index = jax.process_index()
+    name = f"{directory.name}-{process_index if alone else next(_numbers)}"
     options = ocp.CheckpointManagerOptions(
         preservation_policy=keep,
         create=False,
         read_only=keep is None,
         cleanup_tmp_directories=False,  # see `recover`
         multiprocessing_options=ocp.options.MultiprocessingOptions(
-            primary_host=own if alone else 0,
-            active_processes={own} if alone else {*range(jax.process_count())},
+            primary_host=process_index if alone else 0,
+            active_processes={process_index} if alone else {*range(jax.process_count())},
             barrier_sync_key_prefix=name,
         ),
         async_options=ocp.AsyncOptions(barrier_sync_fn=None if alone else _Barrier(name)),

@@ -58,7 +58,7 @@ class PlainSearch:
     """Searches of a case by any rules."""
 
     def __init__(self, case: Mapping[str, Any], next_log_probs: NextLogProbs) -> None:
-        """Take the sentences and settings, with the names in `CASE`, and the model."""
+        """Take a model, and a case with the fields of `tests/against/search/part.py`."""
         self._case, self._next = case, next_log_probs
         self.margin = math.inf
         """The smallest difference of log-probabilities or scores on which a choice depended."""
