@@ -485,7 +485,7 @@ def paper_cells(row: Table3Row | None) -> tuple[str, ...]:
 
 
 def paper_differences(grid: Grid, variant: str) -> tuple[float | None, float | None]:
-    """Return the paper's differences of a variant from the base; None if it lacks one of the rows.
+    """Return the paper's differences of a variant from the base; None if it lacks a row.
 
     Returns:
       The relative difference in perplexity, and the difference in BLEU.
