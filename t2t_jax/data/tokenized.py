@@ -142,8 +142,9 @@ def tokenize(pairs: Iterable[Chunk], vocabulary: Vocabulary, max_length: int | N
     dtype = np.uint16 if most <= 1 << 16 else np.int32
     parts = [Examples(*flattened([], dtype), *flattened([], dtype), _NONE_SKIPPED, 0)]
     for source_lines, target_lines in pairs:
-        sources = _encode(vocabulary.encode, source_lines, max_length)
         targets = _encode(vocabulary.encode_targets, target_lines, max_length)
+        # Documents have no sources.
+        sources = _encode(vocabulary.encode, source_lines, max_length) or [[]] * len(targets)
         skipped, num_read = _NONE_SKIPPED, len(targets)
         if max_length is not None:
             source, target = (np.array([*map(len, side)]) for side in (sources, targets))
