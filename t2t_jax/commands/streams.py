@@ -57,17 +57,17 @@ def writing(path: Path | None) -> Iterator[BinaryIO]:
         yield sys.stdout.buffer
         return
     with errors_named(path):  # its name may be too long, and the working directory be gone
-        found = path if isinstance(path, BucketPath) else Path(os.path.realpath(path))
-        is_special = found.exists() and not found.is_file()
-    if loop := next(filter(os.path.islink, (found, *found.parents)), None):
+        target = path if isinstance(path, BucketPath) else Path(os.path.realpath(path))
+        is_special = target.exists() and not target.is_file()
+    if loop := next(filter(os.path.islink, (target, *target.parents)), None):
         raise UserError(f"cannot write {loop}: it is a link that leads back to itself")
     if is_special:  # a device, a pipe or the like, which must not be replaced
-        with errors_named(found):
-            special = io.BufferedWriter(NamedFile(found, "wb"))
+        with errors_named(target):
+            special = io.BufferedWriter(NamedFile(target, "wb"))
         with special as file:
             yield file
         return
-    with writing_whole(found) as file:
+    with writing_whole(target) as file:
         yield file
 
 

@@ -111,13 +111,13 @@ def _prepared(
 
     def contents() -> Contents:
         if split == "train" and corpus.mixed:
-            each = [_prepared(config, x, vocabulary, split, make, *key) for x, _ in corpus.mixed]
-            times = [number for _, number in corpus.mixed]
-            made = joined([*chain.from_iterable(map(repeat, each, times))])
+            corpora, repeats = zip(*corpus.mixed, strict=True)
+            parts = [_prepared(config, part, vocabulary, split, make, *key) for part in corpora]
+            examples = joined([*chain.from_iterable(map(repeat, parts, repeats))])
         else:
-            made = make(corpus.pairs(split))
-        counts = {"skipped": made.skipped, "num_pairs_read": made.num_pairs_read}
-        arrays = {f"{name}.npy": getattr(made, name) for name in _ARRAYS}
+            examples = make(corpus.pairs(split))
+        counts = {"skipped": examples.skipped, "num_pairs_read": examples.num_pairs_read}
+        arrays = {f"{name}.npy": getattr(examples, name) for name in _ARRAYS}
         return {**arrays, _COUNTS: json.dumps(counts).encode()}
 
     digest = _hash(_FORMAT_VERSION, corpus.fingerprint(split), vocabulary.fingerprint, *key)
@@ -153,8 +153,8 @@ def tokenize(pairs: Iterable[Chunk], vocabulary: Vocabulary, max_length: int | N
             reason = np.select(faults, [1, 2, 3])
             skipped = dict(zip(skipped, np.bincount(reason, minlength=4)[1:].tolist(), strict=True))
             sources, targets = ([*compress(side, reason == 0)] for side in (sources, targets))
-        own = *flattened(sources, dtype), *flattened(targets, dtype)
-        parts.append(Examples(*own, skipped, num_read))
+        arrays = *flattened(sources, dtype), *flattened(targets, dtype)
+        parts.append(Examples(*arrays, skipped, num_read))
     return joined(parts)
 
 
@@ -173,8 +173,8 @@ def tokenize_text(
       rows: the extent of a sequence, as `data.text_rows` says.
       begin: whether each sequence begins with `BOS_ID`.
     """
-    whole = tokenize((([], targets) for _, targets in pairs), vocabulary, None)
-    tokens, offsets = whole.target_tokens, whole.target_offsets
+    documents = tokenize((([], targets) for _, targets in pairs), vocabulary, None)
+    tokens, offsets = documents.target_tokens, documents.target_offsets
     if max_length is not None:
         lengths = np.diff(offsets) if rows == "documents" else offsets[-1:]
         offsets = offsets_of(_cut(lengths, max_length - begin))
@@ -182,7 +182,7 @@ def tokenize_text(
         tokens = np.insert(tokens, offsets[:-1], BOS_ID)
         offsets += np.arange(len(offsets))
     sources = np.empty(0, tokens.dtype), np.zeros(len(offsets), np.int64)
-    return Examples(*sources, tokens, offsets, {}, whole.num_pairs_read)
+    return Examples(*sources, tokens, offsets, {}, documents.num_pairs_read)
 
 
 def _cut(lengths: Int64[np.ndarray, " documents"], most: int) -> Int64[np.ndarray, " parts"]:

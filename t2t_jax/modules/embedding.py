@@ -84,9 +84,9 @@ class PositionEncoding(nn.Module):
         config, facts = self.config, self.config.positions
         last = "embed" if facts.bias is None else "heads"
         learned = {}
-        for name, one in facts.parameters(config).items():
-            axes = *("positions" for _ in one.shape[1:]), last
-            learned[name] = parameter(self, name, initializer(one), one.shape, axes)
+        for name, declared in facts.parameters(config).items():
+            axes = *("positions" for _ in declared.shape[1:]), last
+            learned[name] = parameter(self, name, initializer(declared), declared.shape, axes)
         self.table = learned["embedding"] if facts.has_table else None
         self.rotary = self.bias = None
         if facts.turns:

@@ -79,8 +79,8 @@ class Ensemble:
     ) -> tuple[Float[Array, "b k vocab"], tuple[Cache, ...]]:
         """See `DecodingModel.step`."""
         members = zip(self.members, params.values(), cache, memory, strict=True)
-        found = [member.step(own, last, slots, sources) for member, own, slots, sources in members]
-        return log_mean([logits for logits, _ in found]), tuple(new for _, new in found)
+        steps = [member.step(own, last, slots, sources) for member, own, slots, sources in members]
+        return log_mean([logits for logits, _ in steps]), tuple(new for _, new in steps)
 
     def logits(self, params: Parameters, batch: Batch) -> Float[Array, "b t vocab"]:
         """See `DecodingModel.logits`."""

@@ -126,8 +126,8 @@ def compile_search(config: Config, devices: Sequence[jax.Device]) -> report.Sear
     sizes = Sizes(rows, rows, report.SOURCE_LENGTH, report.ROOM, report.ROOM)
 
     def placed(x: np.ndarray) -> Any:
-        place = NamedSharding(mesh, partition_spec(["batch"]))
-        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place)
+        sharding = NamedSharding(mesh, partition_spec(["batch"]))
+        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
 
     numbers = placed(np.zeros(rows, np.int32))
     inputs = jax.tree.map(placed, model.sources.padded([], rows, report.SOURCE_LENGTH))

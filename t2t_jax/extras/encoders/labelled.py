@@ -46,9 +46,9 @@ class LabelledText(Examples):
     @classmethod
     def of(cls, sentences: Sequence_[Labelled], skipped: dict[str, int]) -> "LabelledText":
         """Make the examples of sentences; `skipped` counts those left out, by reason."""
-        labels = [[label for _, label in one.labels] for one in sentences]
-        positions = [position for one in sentences for position, _ in one.labels]
-        sides = [one.tokens for one in sentences], labels
+        labels = [[label for _, label in sentence.labels] for sentence in sentences]
+        positions = [position for sentence in sentences for position, _ in sentence.labels]
+        sides = [sentence.tokens for sentence in sentences], labels
         sources, targets = (flattened(side, np.int32) for side in sides)
         num_read = len(sentences) + sum(skipped.values())
         return cls(*sources, *targets, skipped, num_read, np.array(positions, np.int32))
