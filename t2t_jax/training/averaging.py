@@ -22,12 +22,12 @@ from t2t_jax.training.step import Parameters
 from t2t_jax.training.storage import Reader, UnreadableError, restore
 from t2t_jax.workdir import BEST, CHECKPOINTS, PARAMETERS, StoredRun
 
-# A trainer that replaces its checkpoints removes some while they are read here.
+# A running trainer may remove a checkpoint while this process reads it, so reads are retried.
 _ATTEMPTS, _SECONDS_FOR_A_CHANGE = 20, 1.0
 
 
 def is_due(config: Config, step: int) -> bool:
-    """Return whether the config asks for a checkpoint for averages after a step."""
+    """Return whether the config schedules a checkpoint for averaging after a step."""
     every_steps = config.checkpoint.every_steps
     by_steps = every_steps is not None and step % every_steps == 0
     return by_steps or step == config.training.num_train_steps
@@ -40,76 +40,76 @@ def is_kept_for_good(config: Config, step: int) -> bool:
 
 
 def check_average(config: Config) -> None:
-    """Refuse a config that averages checkpoints but writes none for averages."""
+    """Refuse a config that averages checkpoints but schedules none."""
     checkpoint = config.checkpoint
     if checkpoint.every_steps is None and checkpoint.average > 1 and not reads_ema(config, None):
         raise UserError(
             f"checkpoint.average={checkpoint.average} averages checkpoints that are "
-            "checkpoint.every_steps apart, which is None (those by the clock are for safety "
-            "alone); give the steps, or checkpoint.average=1"
+            "checkpoint.every_steps apart, which is None (averages skip checkpoints that are "
+            "written at time intervals); set checkpoint.every_steps, or checkpoint.average=1"
         )
 
 
 def saved_steps(workdir: Path) -> list[int]:
-    """List the steps at which the parameters of a run can be loaded, oldest first."""
-    there = storage.steps_of_run(workdir, CHECKPOINTS)
-    if there or not (workdir / PARAMETERS).is_file():
-        return there
+    """List the steps whose parameters a run can load, oldest first."""
+    steps = storage.steps_of_run(workdir, CHECKPOINTS)
+    if steps or not (workdir / PARAMETERS).is_file():
+        return steps
     return read_steps(workdir / PARAMETERS)[-1:]
 
 
 def average_checkpoints(
     run: StoredRun, like: Parameters, average: int | None, step: int | Literal["best"] | None
 ) -> tuple[Parameters, list[int]]:
-    """Load the mean of the parameters of checkpoints; see `parameters.load_parameters`."""
+    """Average the parameters of checkpoints; see `parameters.load_parameters`."""
     identity = Identity(run.config, run.fingerprints)
     directory = run.workdir / (BEST if step == "best" else CHECKPOINTS)
     if not directory.is_dir():
         raise UserError(
-            f"{run.workdir} has no {directory.name}/ directory and no {PARAMETERS}: nothing was "
-            "saved there yet, or it was left out of a copy"
+            f"{run.workdir} has no {directory.name}/ directory and no {PARAMETERS}: the run has "
+            "saved nothing yet, or a copy of it left the directory out"
         )
     item = "ema" if reads_ema(identity.config, average) else "params"
-    only_one = step == "best" or item == "ema"
-    usual = 1 if only_one else identity.config.checkpoint.average
+    is_single = step == "best" or item == "ema"
+    default_count = 1 if is_single else identity.config.checkpoint.average
     for attempts_left in reversed(range(_ATTEMPTS)):
-        there = storage.steps_in(directory)
+        available = storage.steps_in(directory)
         try:
             with storage.reading_checkpoints(directory) as manager:
                 origin = cache(partial(read_origin, manager, directory, identity))
-                counts = partial(_counts, origin, identity.config)
-                chosen = _choose(there, average, step, directory, usual, counts)
-                params = _mean(manager, directory, {s: origin(s) for s in chosen}, item, like)
-            return params, chosen
+                is_averaged = partial(_is_averaged, origin, identity.config)
+                steps = _choose(available, average, step, directory, default_count, is_averaged)
+                params = _mean(manager, directory, {s: origin(s) for s in steps}, item, like)
+            return params, steps
         except UnreadableError as error:
-            if attempts_left and _changes(directory, there):
+            if attempts_left and _list_changes(directory, available):
                 continue
-            raise _damaged(error, there) from error
+            raise _damaged(error, available) from error
     raise AssertionError("the last attempt returns or raises")
 
 
-def _damaged(error: UnreadableError, there: list[int]) -> UserError:
-    before = [step for step in there if step < error.step]
-    way_out = f"the one before it is step={before[-1]}" if before else "none is before it"
+def _damaged(error: UnreadableError, available: list[int]) -> UserError:
+    earlier = [step for step in available if step < error.step]
+    remedy = f"the one before it is step={earlier[-1]}" if earlier else "none is before it"
     return UserError(
-        f"{error}; if config.json and vocabulary.model are still its own, it is damaged: {way_out}"
+        f"{error}; if config.json and vocabulary.model are unchanged, it is damaged: {remedy}"
     )
 
 
-def _changes(directory: Path, there: Sequence[int]) -> bool:
-    """Return whether a directory gains or loses checkpoints within a moment."""
-    latest = time.monotonic() + _SECONDS_FOR_A_CHANGE
-    while time.monotonic() < latest:
-        if storage.steps_in(directory) != list(there):
+def _list_changes(directory: Path, listed_steps: Sequence[int]) -> bool:
+    """Return whether the list of checkpoints in a directory changes within a second."""
+    deadline = time.monotonic() + _SECONDS_FOR_A_CHANGE
+    while time.monotonic() < deadline:
+        if storage.steps_in(directory) != list(listed_steps):
             return True
         time.sleep(0.05)
     return False
 
 
-def _counts(origin: Callable[[int], Record], config: Config, step: int) -> bool:
-    """Return whether averages may use a checkpoint: it is due, or not marked as for safety."""
-    # A checkpoint for safety may be unreadable, as a trainer removes it or a kill left a part of
-    # it. Where `checkpoint.every_steps` is given, an unreadable one that is not due counts as such.
+def _is_averaged(origin: Callable[[int], Record], config: Config, step: int) -> bool:
+    """Return whether averages use a checkpoint: it is scheduled, or not marked "for safety"."""
+    # An unscheduled checkpoint may be unreadable: the trainer removes it, or a kill left a part of
+    # it. If `checkpoint.every_steps` is set, averages skip such a checkpoint.
     if is_due(config, step):
         return True
     try:
@@ -121,50 +121,50 @@ def _counts(origin: Callable[[int], Record], config: Config, step: int) -> bool:
 
 
 def _choose(
-    there: Sequence[int],
+    available: Sequence[int],
     average: int | None,
     step: int | str | None,
     directory: Path,
-    usual: int,
-    counts: Callable[[int], bool],
+    default_count: int,
+    is_averaged: Callable[[int], bool],
 ) -> list[int]:
-    """Return the steps of the checkpoints to average, oldest first."""
+    """Choose the steps of the checkpoints to average, oldest first."""
     if average is not None and average < 1:
         raise UserError(f"average={average} is not a number of checkpoints; use 1 for the newest")
     if isinstance(step, int):
-        if step not in there:
-            raise UserError(f"{directory} has no step {step}; it has {list(there)}")
-        there = [s for s in there if s <= step]
-    if not there:
+        if step not in available:
+            raise UserError(f"{directory} has no step {step}; it has {list(available)}")
+        available = [s for s in available if s <= step]
+    if not available:
         raise UserError(f"{directory} is empty: nothing was saved there yet")
     if step == "best":
-        there = there[-1:]  # the one before is for a run that has to go back to an earlier state
-    wanted = usual if average is None else average
-    if wanted == 1:
-        return list(there[-1:])
-    named = [there[-1]] if isinstance(step, int) else []  # it counts, whatever it was written for
-    others = (s for s in reversed(there) if s not in named and counts(s))
-    chosen = [*reversed([*named, *islice(others, wanted - len(named))])]
+        available = available[-1:]  # an older one serves a run that resumes from an earlier state
+    number = default_count if average is None else average
+    if number == 1:
+        return list(available[-1:])
+    last = [available[-1]] if isinstance(step, int) else []  # averaged even if it is unscheduled
+    earlier = (s for s in reversed(available) if s not in last and is_averaged(s))
+    steps = [*reversed([*last, *islice(earlier, number - len(last))])]
     if average is None:
-        return chosen if len(chosen) > 1 else list(there[-1:])
-    if len(chosen) < average:
-        way_out = "ask for fewer, or train with a larger checkpoint.keep"
+        return steps if len(steps) > 1 else list(available[-1:])
+    if len(steps) < average:
+        remedy = "ask for fewer, or train with a larger checkpoint.keep"
         if step == "best":
-            way_out = "of the best there is one; leave average out"
+            remedy = "there is only one best checkpoint; leave average out"
         raise UserError(
-            f"{directory} has {len(chosen)} checkpoints to average, {chosen}, fewer than "
-            f"average={average}; {way_out}"
+            f"{directory} has {len(steps)} checkpoints to average, {steps}, fewer than "
+            f"average={average}; {remedy}"
         )
-    return chosen
+    return steps
 
 
 def _mean(
     manager: Reader, directory: Path, origins: Mapping[int, Record], item: str, like: Parameters
 ) -> Parameters:
-    """Compute the mean of one item over checkpoints.
+    """Average one item over checkpoints.
 
     Args:
-      origins: the records of the checkpoints' origins by step.
+      origins: the origin of each checkpoint, keyed by step.
     """
     total: Parameters | None = None
     for step, origin in origins.items():
@@ -174,8 +174,8 @@ def _mean(
     return _divide(total, len(origins))
 
 
-# Each is compiled as one small program for all arrays. To compile one for every shape would take
-# longer than to read the arrays.
+# Each function is compiled once for the whole tree: a program for every array shape would take
+# longer to compile than the arrays take to read.
 _add: Callable[..., Parameters] = jax.jit(partial(jax.tree.map, jnp.add))
 _divide: Callable[..., Parameters] = jax.jit(
     lambda params, n: jax.tree.map(lambda x: x / n, params)

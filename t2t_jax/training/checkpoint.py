@@ -1,30 +1,30 @@
-"""Checkpoints of a run in training.
+"""Write and restore the checkpoints of a training run.
 
     W/checkpoints/STEP/params       the parameters
-    W/checkpoints/STEP/progress     optimiser state and counters, which resuming also needs
-    W/checkpoints/STEP/ema          the moving average of the parameters, of a run that keeps one
-    W/best/STEP/params, ema         the same with the best dev score so far
-    W/best/STEP/score               that score
-    */STEP/origin                   their step and run, and checksums; see `training.origin`
+    W/checkpoints/STEP/progress     optimizer state and counters, which resuming also needs
+    W/checkpoints/STEP/ema          the moving average of the parameters, if the run keeps one
+    W/best/STEP/params, ema         the same files for the best dev score so far
+    W/best/STEP/score               the best dev score
+    */STEP/origin                   step, run and checksums; see `training.origin`
     */STEP/PARAMETERS_ONLY          marks a checkpoint without progress, which only averages read
     W/damaged/STEP                  a checkpoint that could not be read; the two newest stay
 
-A checkpoint is written under a temporary name and renamed when it is complete. It holds a record of
-its origin, so that a copy of another checkpoint is not mistaken for it.
+Orbax writes a checkpoint under a temporary name and renames the complete directory. The origin
+record detects a checkpoint that was copied from another run or step.
 
-Several processes write a checkpoint together, each its part of the arrays. Each reads separately
-and they agree afterwards, so that none waits for one that cannot read. If every device holds the
-whole state, process 0 reads it for all.
+Several processes write one checkpoint together, and each process writes its shards. Processes read
+separately and agree afterwards, so that no process waits for one that cannot read. If every device
+holds the whole state, process 0 reads it and sends it to the others.
 
-The config decides which states are averaged (section 6.1): the states after every
-`checkpoint.every_steps` steps and after the last step. A state that a clock or a signal wrote
-between them is for safety: its origin says so, averages leave it out, and the next save removes it.
-So an interrupted run has in the end the same checkpoints, and the same average, as an unbroken run.
+Averages (section 6.1) use the states that the config schedules: after every
+`checkpoint.every_steps` steps and after the last step. A timer or a signal may also write a state
+between scheduled steps. Its origin marks it as "for safety", averages skip it, and the next save
+removes it. So an interrupted run ends with the same average as an unbroken run.
 
-The order of writing is: the state after a step, which has one before it is scored; then, if its
-parameters are the best so far, these parameters; then the record in the log. Each is on the disk
-before the next begins. A run that is killed in between resumes from the newest state, and scores
-that step again if the log has no record of it.
+The trainer writes the state after a step before it scores that state. Then it writes the
+parameters, if they are the best so far, and then the log record. Each write is on disk before the
+next one starts. A run that is killed in between resumes from the newest state, and scores that
+step again if the log has no record of it.
 """
 
 import math
@@ -56,7 +56,7 @@ from t2t_jax.workdir import BEST, CHECKPOINTS
 
 _DAMAGED = "damaged"
 _NUM_DAMAGED = 2
-# A run that finds the newest state damaged resumes from the one before.
+# If the newest state is damaged, the run resumes from the one before it.
 _NUM_WHOLE = 2
 _SCORE = schema({"score": NUMBER}, {"measure": dict})
 _T = TypeVar("_T")
@@ -64,12 +64,10 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class _NewestAndDue:
-    """Orbax's policy for states: once a save is complete, keep the newest and the last due ones.
+    """Orbax preservation policy: keep the newest state and the last scheduled states.
 
-    It also keeps the due ones of `checkpoint.keep_every`.
-
-    The next save removes a state for safety. A run without `checkpoint.every_steps` keeps the last
-    `checkpoint.keep` states, due or not.
+    The policy also keeps the states of `checkpoint.keep_every`. A run without
+    `checkpoint.every_steps` keeps the last `checkpoint.keep` states, scheduled or not.
     """
 
     config: Config
@@ -78,28 +76,28 @@ class _NewestAndDue:
         steps = [checkpoint.step for checkpoint in checkpoints]
         settings = self.config.checkpoint
         due = [s for s in steps if settings.every_steps is None or is_due(self.config, s)]
-        for_good = [s for s in due if is_kept_for_good(self.config, s)]
-        stay = {*due[-settings.keep :], steps[-1], *for_good}
-        return [step in stay for step in steps]
+        permanent = [s for s in due if is_kept_for_good(self.config, s)]
+        preserved = {*due[-settings.keep :], steps[-1], *permanent}
+        return [step in preserved for step in steps]
 
 
 class Checkpoints:
-    """The checkpoints of a run in training.
+    """Save and restore the checkpoints of a training run.
 
     Attributes:
       window: the `window` of the newest state that was restored or saved.
     """
 
     def __init__(self, workdir: Path, identity: Identity) -> None:
-        """Open the checkpoints of `workdir`, and remove the remains of an interrupted save."""
+        """Open the checkpoints of `workdir`, and remove the files of an interrupted save."""
         self._workdir = workdir
         self._identity = identity
         storage.recover(workdir, (CHECKPOINTS, BEST))
         self._last = self._open(CHECKPOINTS)
-        self._reduced: set[int] = set()  # steps that `_drop_progress` has been through
+        self._reduced: set[int] = set()  # steps that `_drop_progress` has handled
         self._best: ocp.CheckpointManager | None = None
-        self._best_score: Record | None = None  # of process 0, once it has read it
-        self._lost: UserError | None = None  # the last save, of several processes in a bucket
+        self._best_score: Record | None = None  # only process 0 reads it
+        self._lost: UserError | None = None  # the error of the last save into a bucket
         self.window: Sequence[float] = origin.NO_STEPS
         if identity.config.checkpoint.keep_best:
             self._best = self._open(BEST)
@@ -111,22 +109,22 @@ class Checkpoints:
         return storage.open_manager(self._workdir / name, keep)
 
     def _open_again(self, name: str) -> ocp.CheckpointManager:
-        """Replace a manager that has failed, and remove its unfinished saves."""
+        """Replace a failed manager, and remove its unfinished saves."""
         directory = self._workdir / name
         with storage.writing_checkpoints(directory):
             directory.mkdir(parents=True, exist_ok=True)
-            if is_main():  # which creates the directories of the next save
+            if is_main():  # process 0 creates the directories of the next save
                 for path in directory.glob(f"*{storage.UNFINISHED}*"):
                     storage.remove_tree(path)
-        # All processes get here, or none, so that they give the new manager the same number.
+        # All processes get here or none does: managers are numbered alike on every process.
         with storage.writing_checkpoints(directory):
             return self._open(name)
 
     def restore(self, like: TrainState) -> TrainState | None:
-        """Restore the newest state that all processes can read, laid out over devices as `like`.
+        """Restore the newest state that all processes can read, with the shardings of `like`.
 
-        Newer states that are damaged are moved to `W/damaged`, with a warning on stderr. Best
-        parameters of a later step are removed, as the run takes that step again.
+        Damaged newer states move to `W/damaged`, with a warning on stderr. Best parameters of a
+        later step are removed, because the run repeats that step.
 
         Args:
           like: a `jax.ShapeDtypeStruct` with a sharding for every array of the state.
@@ -146,53 +144,53 @@ class Checkpoints:
                     state = self._read(reader, step, like)
                     break
                 except UnreadableError as error:
-                    unreadable[step] = str(error)  # and none of what was read so far
+                    unreadable[step] = str(error)  # discards all parts that were read
         if state is None and unreadable:
             raise UserError(
-                f"{next(iter(unreadable.values()))}, and {directory} has none before it that can; "
-                "if config.json and vocabulary.model are still its own, bring back a copy of it, "
-                "or start anew in another --workdir"
+                f"{next(iter(unreadable.values()))}, and {directory} has no older readable one; "
+                "if config.json and vocabulary.model are unchanged, restore a copy of it, "
+                "or start a new run in another --workdir"
             )
         if state is None and parameters_only:
             raise UserError(
                 f"the checkpoints in {directory} hold parameters for averages only, without the "
-                "state of the optimizer: bring back a copy of a newer one, or train in another "
+                "state of the optimizer: restore a copy of a newer one, or train in another "
                 "--workdir with training.init_from"
             )
         if state is not None and unreadable:
             self._set_aside(unreadable, int(state.step))
         self._forget_best_after(-1 if state is None else int(state.step))
         if is_main():
-            self._best_score = self._stored_score()  # while a store is at hand
+            self._best_score = self._stored_score()  # now, as a store may be unreachable later
         return state
 
     def _read(self, reader: Reader, step: int, like: TrainState) -> TrainState:
-        """Read the state after a step, and fail in all processes if one cannot read it."""
+        """Read the state after a step; every process fails if one process cannot read it."""
         directory = self._workdir / CHECKPOINTS
-        place = directory / str(step)
+        path = directory / str(step)
         items = _items(like)
 
         def read() -> tuple[dict[str, PyTree], Record]:
             record = origin.read_origin(reader, directory, self._identity, step)
             return storage.restore_arrays(reader, directory, step, items), record
 
-        arrays_read, record = _together(place, read)
-        restored = storage.distribute(arrays_read, items)
-        _together(place, partial(origin.check_unaltered, restored, record, place))
+        local_arrays, record = _together(path, read)
+        restored = storage.distribute(local_arrays, items)
+        _together(path, partial(origin.check_unaltered, restored, record, path))
         self.window = record.get("window", origin.NO_STEPS)
         arrays = {name: restored[name] for name in items if name != "progress"}
         return TrainState(**arrays, **restored["progress"])
 
     def _set_aside(self, unreadable: dict[int, str], step: int) -> None:
-        """Move damaged checkpoints to `W/damaged`, and warn that the run repeats their steps."""
+        """Move damaged checkpoints to `W/damaged`, and warn that the run resumes earlier."""
         if is_main():
             damaged = self._workdir / _DAMAGED
             damaged.mkdir(exist_ok=True)
-            for number, refusal in unreadable.items():
-                names = chain([f"{number}"], (f"{number}.{n}" for n in count(1)))
-                place = next(damaged / name for name in names if not (damaged / name).exists())
-                (self._workdir / CHECKPOINTS / str(number)).rename(place)
-                warn(f"{refusal}; it is now {place}, and the run goes on from step {step}")
+            for unreadable_step, reason in unreadable.items():
+                names = chain([f"{unreadable_step}"], (f"{unreadable_step}.{n}" for n in count(1)))
+                target = next(damaged / name for name in names if not (damaged / name).exists())
+                (self._workdir / CHECKPOINTS / str(unreadable_step)).rename(target)
+                warn(f"{reason}; it is now {target}, and the run resumes from step {step}")
             for older in _by_step(damaged)[:-_NUM_DAMAGED]:
                 storage.remove_tree(older)
         agree(0)  # until it is done
@@ -205,15 +203,15 @@ class Checkpoints:
                     self._best.delete(best)
 
     def save(self, state: TrainState, window: Sequence[float] | None = None) -> int | None:
-        """Write `state` in the background, unless its step is written already.
+        """Write `state` in the background, unless its step is already saved.
 
-        If the previous state met a storage fault that may pass, the run writes this one before it
-        goes on, and tries for some minutes. Several processes that write into a bucket try once
-        more, and then go on without this state: the end raises the error if there is no later one.
+        If the previous save met a temporary storage fault, this save blocks and retries for some
+        minutes. Several processes that write into a bucket retry once and then continue without
+        this state. `close` raises the error if no later save succeeds.
 
         Args:
-          window: the sums of the steps since the last record of the log; see `run.meter`. None
-            takes those of the last save.
+          window: sums over the steps since the last log record; see `run.meter`. None reuses the
+            `window` of the last save.
 
         Returns:
           The step of the newest state on the disk, if there is one.
@@ -244,7 +242,7 @@ class Checkpoints:
                 if not may_pass(error):
                     raise
                 if self._lost is None:
-                    warn(f"{error}; until then, the training goes on without it")
+                    warn(f"{error}; the training continues without it until the next save")
                 self._lost = error
         return None
 
@@ -269,7 +267,7 @@ class Checkpoints:
                 storage.drop_progress(self._workdir / CHECKPOINTS / str(step))
 
     def wait(self) -> int | None:
-        """Wait until every state is on the disk, and return the newest step, if there is one.
+        """Wait until every state is on the disk, and return the newest step, if any.
 
         Raises:
           UserError: a state could not be written.
@@ -281,12 +279,12 @@ class Checkpoints:
     def save_if_best(self, state: TrainState, score: float, measure: Record) -> bool:
         """Save the parameters if `score` is the best so far, and return whether they were saved.
 
-        On return, the parameters and all states that were saved before are on the disk. A storage
-        fault that may pass is a warning: the next better score is saved again.
+        On return, the parameters and all earlier states are on the disk. A temporary storage fault
+        only gives a warning, and the next better score saves again.
 
         Args:
-          score: higher is better. The score of process 0 counts.
-          measure: the settings that define the score. Scores by another measure are not compared.
+          score: higher is better. Only the score of process 0 counts.
+          measure: the settings that define the score. Scores of other measures are not compared.
 
         Raises:
           UserError: the parameters cannot be written.
@@ -298,7 +296,7 @@ class Checkpoints:
         wins = is_main() and score > self._score_to_beat(measure)
         if not of_main(int(wins)):
             return False
-        if step in self._best.all_steps():  # by another measure, or damaged
+        if step in self._best.all_steps():  # saved for another measure, or damaged
             self._best.delete(step)
         items = {name: item for name, item in _items(state).items() if name != "progress"}
         scored = ocp.args.JsonSave(origin.seal({"score": score, "measure": measure}))
@@ -311,22 +309,22 @@ class Checkpoints:
         except UserError as error:
             if not may_pass(error):
                 raise
-            warn(f"{error}; the training goes on without these best parameters")
+            warn(f"{error}; the training continues without these best parameters")
             self._best = with_retries(partial(self._open_again, BEST))
             return False
         self._best_score = {"score": score, "measure": measure}
         return saved
 
     def _score_to_beat(self, measure: Record) -> float:
-        """Return the best score so far; minus infinity if it has another measure."""
+        """Return the best score so far, or minus infinity if its measure differs."""
         if self._best_score is None:
             self._best_score = self._stored_score()
-        kept = self._best_score
-        same = kept.get("measure") == measure and kept.get("score") is not None
-        return float(kept["score"]) if same else -math.inf
+        stored = self._best_score
+        is_comparable = stored.get("measure") == measure and stored.get("score") is not None
+        return float(stored["score"]) if is_comparable else -math.inf
 
     def _stored_score(self) -> Record:
-        """Read the record of the best score; empty if there is none or it is unreadable."""
+        """Read the record of the best score; {} if it is missing or unreadable."""
         step = self._best.latest_step() if self._best else None
         if step is None:
             return {}
@@ -343,15 +341,15 @@ class Checkpoints:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        """Close the checkpoints, unless an error has ended one of several processes.
+        """Close the checkpoints, unless an error ends one of several processes.
 
-        A save would then wait for the other processes, which may never reach it.
+        After an error, a save could wait forever for the other processes.
         """
         if error is None or jax.process_count() == 1:
             self.close()
 
     def close(self) -> None:
-        """Wait until everything is written, and close the managers."""
+        """Wait until all checkpoints are written, and close the managers."""
         if self._lost is not None:
             raise self._lost
         self.wait()
@@ -363,8 +361,8 @@ class Checkpoints:
                     manager.close()
 
 
-def _together(place: Path, work: Callable[[], _T]) -> _T:
-    """Do work separately in each process, and return its result if all processes succeed.
+def _together(path: Path, work: Callable[[], _T]) -> _T:
+    """Run `work` in each process, and return its result if all processes succeed.
 
     Raises:
       UnreadableError: in all processes, if one of them cannot read.
@@ -372,21 +370,21 @@ def _together(place: Path, work: Callable[[], _T]) -> _T:
     result, failure = None, None
     try:
         result = work()
-    except Exception as error:  # which the others learn of, whatever it is
+    except Exception as error:  # of any kind: `agree` reports it to the other processes
         failure = error
     unreadable = isinstance(failure, UnreadableError)
     worst = agree(0 if failure is None else 1 if unreadable else 2)
     if failure is not None and not (unreadable and worst == 2):
         raise failure
     if worst == 2:
-        raise UserError(f"another process refuses checkpoint {place}; see what it said")
+        raise UserError(f"another process refuses checkpoint {path}; see its error message")
     if worst == 1:
-        raise UnreadableError(place, "by another process, which says why")
+        raise UnreadableError(path, "by another process, whose error gives the reason")
     return cast(_T, result)
 
 
 def _newest_first(steps: Sequence[int]) -> Iterator[int]:
-    """Yield the steps that process 0 lists, as a shared filesystem may show others fewer."""
+    """Yield the steps that process 0 lists, as other hosts may see fewer on a shared disk."""
     step = of_main(max(steps, default=-1))
     while step >= 0:
         yield step
@@ -394,9 +392,9 @@ def _newest_first(steps: Sequence[int]) -> Iterator[int]:
 
 
 def _by_step(directory: Path) -> list[Path]:
-    """List the directories named STEP or STEP.NUMBER, by step and then by number."""
-    named = [path for path in directory.iterdir() if path.name.replace(".", "", 1).isdecimal()]
-    return sorted(named, key=lambda path: [int(part) for part in path.name.split(".")])
+    """List directories named STEP or STEP.NUMBER, sorted by step and then by number."""
+    paths = [path for path in directory.iterdir() if path.name.replace(".", "", 1).isdecimal()]
+    return sorted(paths, key=lambda path: [int(part) for part in path.name.split(".")])
 
 
 def _items(state: TrainState) -> dict[str, PyTree]:

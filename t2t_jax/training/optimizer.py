@@ -1,4 +1,4 @@
-"""The interface of an optimizer; Adam of section 5.3, Lion, Muon, Adafactor and combinations."""
+"""Optimizers: Adam (section 5.3), Lion, Muon, Adafactor, and a wrapper for Optax."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -27,21 +27,21 @@ from t2t_jax.modules.parameters import (
 _T = TypeVar("_T")
 
 Keep: TypeAlias = Callable[[OptState, OptState], OptState]
-"""A function of the new and the old state of an optimizer that gives the state to go on with."""
+"""A function `keep(new_state, old_state)` that returns the optimizer state to continue with."""
 Updated: TypeAlias = tuple[Parameters, OptState]
-"""The directions of parameters, and the state of an optimizer after a step."""
+"""The update directions of the parameters, and the optimizer state after a step."""
 
 
 class Optimizer(NamedTuple):
-    """An optimizer without its learning rate.
+    """An optimizer without a learning rate.
 
     Attributes:
-      init: computes the state before the first step from the parameters. Boxed parameters give a
-        boxed state, which declares its layout on a mesh.
-      update: computes the step's decrease of the parameters, divided by the learning rate, and the
-        state after the step, from the gradients, the state, the parameters and a `Keep`. If the
-        decrease is computed from what `Keep` returns and not from the state before, the new state
-        can overwrite the old one in memory (`training.step`).
+      init: computes the initial state from the parameters. Boxed parameters give a boxed state,
+        which declares its sharding on a mesh.
+      update: computes `(directions, new_state)` from the gradients, the state, the parameters and a
+        `Keep`; the step subtracts learning rate times directions. If the directions depend only on
+        the state that `Keep` returns, the new state can overwrite the old one in memory
+        (`training.step`).
     """
 
     init: Callable[[Parameters], OptState]
@@ -49,11 +49,11 @@ class Optimizer(NamedTuple):
 
 
 def from_optax(transformation: optax.GradientTransformation) -> Optimizer:
-    """Make an optimizer of any gradient transformation of optax.
+    """Make an optimizer from a gradient transformation of Optax.
 
     Args:
-      transformation: one without a learning rate, such as `optax.scale_by_lion()`. One that is an
-        optimizer by itself subtracts: give `optax.chain(optax.sgd(1.0), optax.scale(-1))`.
+      transformation: one without a learning rate, such as `optax.scale_by_lion()`. Complete Optax
+        optimizers return negative updates: pass `optax.chain(optax.sgd(1.0), optax.scale(-1))`.
     """
 
     def init(params: Parameters) -> OptState:
@@ -62,7 +62,7 @@ def from_optax(transformation: optax.GradientTransformation) -> Optimizer:
 
         def box_like_parameter(path: KeyPath, x: Array) -> Array | meta.AxisMetadata[Array]:
             # The path of a moment ends with the path of its parameter. Arrays of other shapes, such
-            # as factors of a moment, stay whole on every device.
+            # as factors of a moment, are replicated on every device.
             box = next((boxes[tail] for n in range(len(path)) if (tail := path[n:]) in boxes), None)
             return box.replace_boxed(x) if box and nn.unbox(box).shape == x.shape else x
 
@@ -76,10 +76,10 @@ def from_optax(transformation: optax.GradientTransformation) -> Optimizer:
 
 
 def bias_corrected(moments: PyTree, decay: float, updates: Int[Array, ""]) -> PyTree:
-    """Divide moments by their weights, 1 - decay^updates."""
-    # Moments start at 0, so their weights do not add up to 1. A power that is rounded before it is
-    # subtracted would lose most of its digits. At a decay of 0 the sum is 1, as it is in float32 at
-    # any decay that small.
+    """Divide moments by the sum of their weights, 1 - decay^updates."""
+    # Moments start at 0, so their weights sum to 1 - decay^updates. `expm1` keeps the digits that
+    # 1 - decay**updates loses to rounding. The minimum of 1e-30 stands for a decay of 0: the sum is
+    # 1 in float32 either way.
     weights = -jnp.expm1(updates.astype(jnp.float32) * math.log(max(decay, 1e-30)))
     return jax.tree.map(lambda x: x / weights, moments)
 
@@ -88,8 +88,7 @@ def adam(config: TrainingConfig, declared: Parameters) -> Optimizer:
     """Make Adam (Kingma and Ba 2015): m_hat / (sqrt(v_hat) + epsilon) (section 5.3).
 
     Args:
-      config: gives the decay `adam_beta1` of the mean of the gradients, the decay `adam_beta2` of
-        the mean of their squares, and epsilon.
+      config: the decays `adam_beta1` and `adam_beta2` of both moments, and `adam_epsilon`.
     """
     beta1, beta2, epsilon = config.adam_beta1, config.adam_beta2, config.adam_epsilon
     moments = optax.scale_by_adam(beta1, beta2, epsilon)
@@ -107,17 +106,17 @@ def lion(config: TrainingConfig, declared: Parameters) -> Optimizer:
     """Make Lion (Chen et al. 2023): the sign of beta1 m + (1 - beta1) g, for the momentum m.
 
     Args:
-      config: gives the weight `adam_beta1` of the momentum in the direction, and the decay
-        `adam_beta2` of the momentum.
+      config: the weight `adam_beta1` in the direction, and the decay `adam_beta2` of the momentum.
     """
     return from_optax(optax.scale_by_lion(config.adam_beta1, config.adam_beta2))
 
 
 def with_weight_decay(optimizer: Optimizer, weight_decay: float, decayed: Parameters) -> Optimizer:
-    """Add weight decay for some parameters (Loshchilov and Hutter 2019).
+    """Add decoupled weight decay for some parameters (Loshchilov and Hutter 2019).
 
     Args:
-      weight_decay: the share of a parameter to subtract, times the learning rate.
+      weight_decay: each step subtracts learning rate times `weight_decay` times the parameter.
+      decayed: True for every parameter to decay.
     """
 
     def update(gradients: Parameters, state: OptState, params: Parameters, keep: Keep) -> Updated:
@@ -129,73 +128,73 @@ def with_weight_decay(optimizer: Optimizer, weight_decay: float, decayed: Parame
 
 
 def rescaled(
-    optimizer: Optimizer, of_gradients: Parameters, of_directions: Parameters
+    optimizer: Optimizer, gradient_factors: Parameters, direction_factors: Parameters
 ) -> Optimizer:
-    """Multiply the gradients and the directions of an optimiser by one factor per parameter.
+    """Multiply the gradients and the directions of an optimizer by one factor per parameter.
 
     Args:
-      of_gradients: the factors on gradients, before anything is computed of them.
-      of_directions: the factors on directions, and so on the learning rate.
+      gradient_factors: the factors on gradients, applied before the optimizer reads them.
+      direction_factors: the factors on directions, which scale the learning rate.
     """
 
     def times(tree: Parameters, factors: Parameters) -> Parameters:
         return jax.tree.map(lambda x, factor: x if factor == 1 else x * factor, tree, factors)
 
     def update(gradients: Parameters, state: OptState, params: Parameters, keep: Keep) -> Updated:
-        enlarged = times(gradients, of_gradients)
-        directions, state = optimizer.update(enlarged, state, params, keep)
-        return times(directions, of_directions), state
+        scaled_gradients = times(gradients, gradient_factors)
+        directions, state = optimizer.update(scaled_gradients, state, params, keep)
+        return times(directions, direction_factors), state
 
     return optimizer._replace(update=update)
 
 
-def parted(tree: Parameters, condition: Parameters) -> tuple[Parameters, Parameters]:
-    """Split the parameters into those for which a condition holds, and the others.
+def partition(tree: Parameters, condition: Parameters) -> tuple[Parameters, Parameters]:
+    """Split a tree of parameters into two trees: condition True, and condition False.
 
     Args:
-      tree: the parameters, or any values by parameter; some may be missing.
+      tree: the parameters, or one value for each; some parameters may be missing.
     """
-    leaves, holds = flatten_dict(tree), flatten_dict(condition)
-    some = {path: x for path, x in leaves.items() if holds[path]}
-    others = {path: x for path, x in leaves.items() if not holds[path]}
-    return unflatten_dict(some), unflatten_dict(others)
+    leaves, is_selected = flatten_dict(tree), flatten_dict(condition)
+    selected = {path: x for path, x in leaves.items() if is_selected[path]}
+    unselected = {path: x for path, x in leaves.items() if not is_selected[path]}
+    return unflatten_dict(selected), unflatten_dict(unselected)
 
 
-def joined_parameters(some: Parameters, others: Parameters) -> Parameters:
-    """Join the two parts that `parted` returns into one tree."""
-    return unflatten_dict(flatten_dict(some) | flatten_dict(others))
+def join_parameters(selected: Parameters, unselected: Parameters) -> Parameters:
+    """Join two trees that `partition` returned into one tree."""
+    return unflatten_dict(flatten_dict(selected) | flatten_dict(unselected))
 
 
 class ByKind(NamedTuple):
-    """The states of two optimisers, each for its own parameters."""
+    """The states of two optimizers; checkpoints store the names of the fields."""
 
     matrices: PyTree
     others: PyTree
 
 
-def by_kind(are_matrices: Parameters, of_matrices: Optimizer, of_others: Optimizer) -> Optimizer:
-    """Combine an optimiser for matrices with one for all other parameters."""
+def by_kind(are_matrices: Parameters, if_true: Optimizer, if_false: Optimizer) -> Optimizer:
+    """Combine an optimizer for matrices with one for all other parameters."""
 
     def split(tree: Parameters) -> ByKind:
-        return ByKind(*parted(tree, are_matrices))
+        return ByKind(*partition(tree, are_matrices))
 
-    both = of_matrices, of_others
+    rules = if_true, if_false
 
     def init(params: Parameters) -> ByKind:
-        return ByKind(*(one.init(x) for one, x in zip(both, split(params), strict=True)))
+        return ByKind(*(rule.init(x) for rule, x in zip(rules, split(params), strict=True)))
 
     def update(gradients: Parameters, state: OptState, params: Parameters, keep: Keep) -> Updated:
         arguments = zip(split(gradients), state, split(params), strict=True)
-        updated = [one.update(*each, keep) for one, each in zip(both, arguments, strict=True)]
-        directions, states = zip(*updated, strict=True)
-        return joined_parameters(*directions), ByKind(*states)
+        results = [rule.update(*args, keep) for rule, args in zip(rules, arguments, strict=True)]
+        directions, states = zip(*results, strict=True)
+        return join_parameters(*directions), ByKind(*states)
 
     return Optimizer(init, update)
 
 
 _MOMENTUM = 0.95
-# The root mean square of an update of Adam's, so that both go with one learning rate (Liu et al.
-# 2025, "Muon is Scalable for LLM Training", equation 4).
+# The root mean square of a typical Adam update, so that Muon and Adam share one learning rate (Liu
+# et al. 2025, "Muon is Scalable for LLM Training", equation 4).
 _ROOT_MEAN_SQUARE = 0.2
 
 
@@ -212,15 +211,13 @@ class MomentumState(NamedTuple):
 
 
 def muon(config: TrainingConfig, declared: Parameters) -> Optimizer:
-    """Make an optimiser that uses Muon for the matrices of layers, and Adam for all others.
+    """Make an optimizer that uses Muon for the matrices of layers, and Adam for all others.
 
-    Muon (Jordan et al. 2024) is momentum whose matrices are orthogonalized one by one.
-
-    The direction of a matrix is 0.2 sqrt(max(m, n)) O, where O is Nesterov's momentum with all
-    singular values brought near 1 (from 0.7 to 1.2) by five Newton-Schulz iterations.
-
-    Optax's Muon keeps the momentum in another tree, from which stored runs could not resume.
+    Muon (Jordan et al. 2024) orthogonalizes the momentum of each matrix. The direction of an m x n
+    matrix is 0.2 sqrt(max(m, n)) O, where O is Nesterov momentum after five Newton-Schulz
+    iterations, which bring all singular values between 0.7 and 1.2.
     """
+    # Optax's Muon stores its momentum in another tree, so saved runs could not resume with it.
     of_layers = of_each(is_matrix_of_layers, declared)
     return by_kind(of_layers, _orthogonal_momentum(), adam(config, declared))
 
@@ -232,13 +229,13 @@ def _orthogonal_momentum() -> Optimizer:
     def update(gradients: Parameters, state: OptState, params: Parameters, keep: Keep) -> Updated:
         mean = optax.tree.update_moment(gradients, state.mean, _MOMENTUM, 1)
         state = keep(MomentumState(optax.safe_increment(state.updates), mean), state)
-        ahead = jax.tree.map(
+        nesterov = jax.tree.map(
             lambda m, g: _MOMENTUM * m + (1 - _MOMENTUM) * g,
             bias_corrected(state.mean, _MOMENTUM, state.updates + 1),
             bias_corrected(gradients, _MOMENTUM, state.updates),
         )
         directions = jax.tree.map(
-            lambda x: _ROOT_MEAN_SQUARE * max(x.shape[-2:]) ** 0.5 * orthogonalized(x), ahead
+            lambda x: _ROOT_MEAN_SQUARE * max(x.shape[-2:]) ** 0.5 * orthogonalized(x), nesterov
         )
         return directions, state
 
@@ -246,15 +243,15 @@ def _orthogonal_momentum() -> Optimizer:
 
 
 def orthogonalized(x: Float[Array, "*layers m n"]) -> Float[Array, "*layers m n"]:
-    """Return matrices with the singular vectors of `x`, and singular values near 1.
+    """Return the matrices `x` with all singular values moved close to 1.
 
     Args:
       x: a matrix, or a stack of independent matrices.
     """
-    # Optax's Muon without its momentum does nothing else.
+    # Without momentum, Optax's Muon only orthogonalizes.
     axes = optax.contrib.MuonDimensionNumbers(reduction_axis=-2, output_axis=-1)
-    alone = optax.contrib.scale_by_muon(beta=0.0, nesterov=False, weight_dimension_numbers=axes)
-    return alone.update(x, alone.init(x))[0]
+    muon_step = optax.contrib.scale_by_muon(beta=0.0, nesterov=False, weight_dimension_numbers=axes)
+    return muon_step.update(x, muon_step.init(x))[0]
 
 
 _EPSILON = 1e-30  # epsilon_1 of the paper, added to squares
@@ -266,8 +263,8 @@ class FactoredState(NamedTuple):
 
     Attributes:
       updates: number of steps that the moments cover.
-      rows: for each row of every matrix, a moving average of the mean square of its gradients.
-      columns: the same for each column.
+      rows: the moving average of mean squared gradients over each matrix row.
+      columns: the moving average of mean squared gradients over each matrix column.
     """
 
     updates: Int32[Array, ""]
@@ -288,14 +285,13 @@ class SquaresState(NamedTuple):
 
 
 def adafactor(config: TrainingConfig, declared: Parameters) -> Optimizer:
-    """Make Adafactor without momentum, and with the learning rate of the schedule.
+    """Make Adafactor without momentum, with the learning rate of the schedule.
 
     Adafactor (Shazeer and Stern 2018) keeps second moments as one row and one column per matrix.
-
-    Optax's Adafactor factors the two largest axes of an array. In a stack of more layers than a
-    matrix has columns, these are not the axes of a matrix. Its state is another tree, from which
-    stored runs could not resume.
     """
+    # Optax's Adafactor factors the two largest axes of an array. In a stack of more layers than a
+    # matrix has columns, one of these is the layer axis. Optax also stores another state tree, so
+    # saved runs could not resume with it.
     are_stacked = of_each(is_stacked, declared)
     factored = _by_mean_squares(FactoredState, [(-1,), (-2,)], _over_root)
     unfactored = _by_mean_squares(SquaresState, [()], lambda g, v: g * v**-0.5)
@@ -309,32 +305,32 @@ def adafactor(config: TrainingConfig, declared: Parameters) -> Optimizer:
 
 
 def _by_mean_squares(
-    kind: Callable[..., OptState], axes: Sequence[tuple[int, ...]], divided: Callable[..., Array]
+    kind: Callable[..., OptState], axes: Sequence[tuple[int, ...]], divide: Callable[..., Array]
 ) -> Optimizer:
-    """Divide gradients by the roots of moving averages of their squares.
+    """Make an optimizer that divides gradients by the root of their averaged squares.
 
     Args:
-      kind: the class of the state: `updates`, and then an average for each of `axes`.
+      kind: the class of the state: `updates`, and then one average for each entry of `axes`.
       axes: the axes over which each average takes the mean.
-      divided: the function of a gradient and its averages.
+      divide: computes the direction from a gradient and its averages.
     """
 
     def init(params: Parameters) -> OptState:
-        averages = (_zeros_without(each, params) for each in axes)
+        averages = (_zeros_without(mean_axes, params) for mean_axes in axes)
         return kind(jnp.zeros((), jnp.int32), *averages)
 
     def update(gradients: Parameters, state: OptState, params: Parameters, keep: Keep) -> Updated:
         updates = optax.safe_increment(state.updates)
-        share = updates.astype(jnp.float32) ** -_EXPONENT  # 1 - decay
+        weight = updates.astype(jnp.float32) ** -_EXPONENT  # 1 - decay
 
-        def averaged(kept: Parameters, each: tuple[int, ...]) -> Parameters:
-            def one(v: Array, g: Array) -> Array:
-                return v + share * ((g**2 + _EPSILON).mean(each) - v)
+        def averaged(moments: Parameters, mean_axes: tuple[int, ...]) -> Parameters:
+            def update_moment(v: Array, g: Array) -> Array:
+                return v + weight * ((g**2 + _EPSILON).mean(mean_axes) - v)
 
-            return jax.tree.map(one, kept, gradients)
+            return jax.tree.map(update_moment, moments, gradients)
 
         state = keep(kind(updates, *map(averaged, state[1:], axes)), state)
-        return jax.tree.map(divided, gradients, *state[1:]), state
+        return jax.tree.map(divide, gradients, *state[1:]), state
 
     return Optimizer(init, update)
 
@@ -345,8 +341,8 @@ def _over_root(
     columns: Float[Array, "*layers n"],
 ) -> Float[Array, "*layers m n"]:
     """Divide the gradient by the root of its second moment, rows x columns / mean(rows)."""
-    relative = rows / rows.mean(-1, keepdims=True)
-    # One after the other: the product of two small numbers would be 0.
+    relative = rows / rows.mean(-1, keepdims=True)  # [*layers, m]
+    # Two separate factors, as the product of two small float32 values can underflow to 0.
     return gradient * relative[..., :, None] ** -0.5 * columns[..., None, :] ** -0.5
 
 
@@ -358,7 +354,7 @@ def _clipped(direction: Float[Array, "..."], is_stacked: bool) -> Float[Array, "
 
 
 def _zeros_without(axes: tuple[int, ...], params: Parameters) -> Parameters:
-    """Return zeros of each parameter's shape without some axes, in boxes that name the others."""
+    """Return zeros of each parameter's shape without some axes, boxed if the parameter is."""
 
     def make(x: Array | nn.LogicallyPartitioned) -> Array | nn.LogicallyPartitioned:
         if isinstance(x, nn.LogicallyPartitioned):
@@ -369,4 +365,4 @@ def _zeros_without(axes: tuple[int, ...], params: Parameters) -> Parameters:
 
 
 def _without(axes: tuple[int, ...], sizes: tuple[_T, ...]) -> tuple[_T, ...]:
-    return tuple(size for place, size in enumerate(sizes, -len(sizes)) if place not in axes)
+    return tuple(size for axis, size in enumerate(sizes, -len(sizes)) if axis not in axes)

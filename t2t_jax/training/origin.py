@@ -1,8 +1,7 @@
-"""The origin of a checkpoint: a record of its step and its run, with a hash, and checksums.
+"""Record and check the origin of a checkpoint: its step, its run and checksums of its arrays.
 
-A checkpoint belongs to a step of a run, and a run is a config, a vocabulary and a training text.
-Every checkpoint records all four, so that it is not mistaken for one of another step or run, even
-if its directory was renamed or copied.
+The origin stores the step, the config, and hashes of the vocabulary and the training text. It
+detects checkpoints of another step or run, even if their directories were renamed or copied.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +19,7 @@ from t2t_jax.system.records import Record, Schema, check, digest, schema
 from t2t_jax.training.storage import Reader, UnreadableError, restore
 
 NO_STEPS = 0.0, 0.0, 0.0
-"""The window of a meter that has seen no step; see `run.meter.StepMeter`."""
+"""The window of a meter that has counted no step; see `run.meter.StepMeter`."""
 _SEAL = "sha256"
 _SCHEMA = schema(
     {"step": int, "config": dict, "sums": dict, "fingerprints": dict},
@@ -33,18 +32,18 @@ class Identity(NamedTuple):
 
     config: Config
     fingerprints: Mapping[str, str]
-    """Hashes of the run's `vocabulary` and training text (`corpus`), as far as they are known."""
+    """Hashes of the run's `vocabulary` and training text (`corpus`), where known."""
     provenance: Record | None = None
     """The software that writes checkpoints of the run; it may differ between checkpoints."""
 
 
 def seal(record: Record) -> Record:
-    """Add a hash of its contents to a record, so that `unseal` detects any change."""
+    """Add a SHA-256 hash of a record to it, so that `unseal` detects any change."""
     return {**record, _SEAL: digest(record)}
 
 
-def unseal(stored: Any, schema: Schema, place: Path) -> Record:
-    """Return the record that `seal` sealed.
+def unseal(stored: Any, schema: Schema, path: Path) -> Record:
+    """Return a record that `seal` hashed, without its hash.
 
     Raises:
       UnreadableError: the record was changed.
@@ -52,10 +51,10 @@ def unseal(stored: Any, schema: Schema, place: Path) -> Record:
     try:
         check(stored, schema)
     except ValueError as error:
-        raise UnreadableError(place, str(error)) from error
+        raise UnreadableError(path, str(error)) from error
     record = {name: value for name, value in stored.items() if name != _SEAL}
     if stored.get(_SEAL) != digest(record):
-        raise UnreadableError(place, "what it says of itself is not what was written")
+        raise UnreadableError(path, "the hash of its origin record does not match")
     return record
 
 
@@ -71,8 +70,8 @@ def make_origin(
 
     Args:
       arrays: the arrays to save, by item.
-      for_safety: whether averages leave the checkpoint out, as the config does not ask for it.
-      window: sums of the steps that the log has no record of yet; see `run.meter`.
+      for_safety: True for an unscheduled checkpoint, which averages skip.
+      window: sums over the steps since the last log record; see `run.meter`.
     """
     return seal(
         {
@@ -88,41 +87,40 @@ def make_origin(
 
 
 def read_origin(manager: Reader, directory: Path, identity: Identity, step: int) -> Record:
-    """Read the record of a checkpoint's origin, and refuse that of another step or run.
+    """Read the origin of a checkpoint, and refuse a checkpoint of another step or run.
 
     Raises:
       UnreadableError: the record was changed.
       UserError: the checkpoint is complete, but belongs to another step or run.
     """
-    place = directory / str(step)
+    path = directory / str(step)
     stored = restore(manager, directory, step, origin=ocp.args.JsonRestore())["origin"]
-    origin = unseal(stored, _SCHEMA, place)
+    origin = unseal(stored, _SCHEMA, path)
     if origin["step"] != step:
         raise UserError(
-            f"checkpoint {place} is of step {origin['step']}: it is a copy of "
-            f"{place.with_name(str(origin['step']))}, or that one under another name; remove it, "
-            "or give it its name back"
+            f"checkpoint {path} is of step {origin['step']}: it is a copy of "
+            f"{path.with_name(str(origin['step']))}, or was renamed; remove it, or restore its name"
         )
     try:
         changed = differences(identity.config, from_dict(origin["config"]), only_binding=True)
     except UserError as error:
-        raise UnreadableError(place, str(error)) from error
+        raise UnreadableError(path, str(error)) from error
     if changed:
         raise UserError(
-            f"checkpoint {place} is of a run with another config than config.json "
-            f"({format_differences(changed)}); remove it, or put it back to where it came from"
+            f"checkpoint {path} is of a run with another config than config.json "
+            f"({format_differences(changed)}); remove it, or move it back to its run"
         )
     for name, fingerprint in origin["fingerprints"].items():
         if identity.fingerprints.get(name, fingerprint) != fingerprint:
             raise UserError(
-                f"checkpoint {place} was trained with another {name} than this run's; bring the "
-                f"run's own {name} back, or put the checkpoint back to where it came from"
+                f"checkpoint {path} was trained with another {name} than this run; restore the "
+                f"{name} of the run, or move the checkpoint back to its run"
             )
     return origin
 
 
 def _checksums(arrays: PyTree[Array]) -> list[int]:
-    return [int(each) for each in jax.device_get(_sums(arrays))]
+    return [int(total) for total in jax.device_get(_sums(arrays))]
 
 
 @jax.jit
@@ -131,24 +129,25 @@ def _sums(arrays: PyTree[Array]) -> list[UInt32[Array, ""]]:
 
 
 def checksum(x: Array) -> UInt32[Array, ""]:
-    """Compute a weighted sum of an array's bits, which changes whenever a single element changes.
+    """Compute a weighted sum of the bits of an array, modulo 2**32.
 
-    The sum is modulo 2**32, so the order of the summands, and with it the layout over devices,
-    makes no difference. The weights are odd, and differ between positions.
+    Any change of a single element changes the sum. The sum does not depend on the sharding. The
+    weights are odd, and differ between positions.
     """
     bits = jax.lax.bitcast_convert_type(x, f"uint{8 * x.dtype.itemsize}").astype(jnp.uint32)
-    place = jnp.zeros(x.shape, jnp.uint32)
+    position = jnp.zeros(x.shape, jnp.uint32)
     for axis, size in enumerate(x.shape):
-        place = place * jnp.uint32(size) + jax.lax.broadcasted_iota(jnp.uint32, x.shape, axis)
-    return (bits * (2 * place + 1)).sum(dtype=jnp.uint32)
+        position = position * jnp.uint32(size) + jax.lax.broadcasted_iota(jnp.uint32, x.shape, axis)
+    return (bits * (2 * position + 1)).sum(dtype=jnp.uint32)
 
 
-def check_unaltered(restored: Mapping[str, PyTree[Array]], origin: Record, place: Path) -> None:
-    """Refuse arrays that differ from the saved ones, as TensorStore has no checksum of values.
+def check_unaltered(restored: Mapping[str, PyTree[Array]], origin: Record, path: Path) -> None:
+    """Refuse arrays whose checksums differ from the saved ones.
 
     Raises:
       UnreadableError: an array has other values.
     """
+    # TensorStore stores no checksum of values, so it does not detect flipped bits.
     for item, expected in origin["sums"].items():
         if item in restored and _checksums(restored[item]) != expected:
-            raise UnreadableError(place, f"other values in {item} than were saved")
+            raise UnreadableError(path, f"{item} has other values than were saved")

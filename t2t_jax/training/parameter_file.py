@@ -1,7 +1,7 @@
-"""The file `model.safetensors` of a run: parameters that are loaded instead of checkpoints.
+"""Read and write `model.safetensors`, which an exported run has instead of checkpoints.
 
-It has an array for every parameter, in float32 or bfloat16, under the names of `modules.names`. Its
-metadata name their steps and their vocabulary.
+The file stores every parameter in float32 or bfloat16, under the names of `modules.names`. Its
+metadata store the training steps and the hash of the vocabulary.
 """
 
 import json
@@ -28,47 +28,47 @@ class SavedParameters(NamedTuple):
     arrays: Arrays
     """The parameters, as `modules.names` names them."""
     steps: tuple[int, ...]
-    """The training steps of the checkpoints that the parameters are the mean of; () if unknown."""
+    """The steps of the checkpoints whose mean the parameters are; () if unknown."""
     vocabulary: str
     """The hash of the vocabulary (`Vocabulary.fingerprint`)."""
 
 
 def check_vocabulary(file: Path, saved: SavedParameters, fingerprint: str) -> None:
-    """Refuse parameters of another vocabulary than the one beside their file.
+    """Refuse parameters that were trained with another vocabulary.
 
     Args:
-      fingerprint: the hash of the vocabulary beside the file.
+      fingerprint: the hash of the vocabulary in the directory of the file.
     """
     if saved.vocabulary != fingerprint:
-        beside = file.parent / VOCABULARY
-        raise UserError(f"{beside} is not the vocabulary that {file} was written with")
+        vocabulary = file.parent / VOCABULARY
+        raise UserError(f"{vocabulary} is not the vocabulary that {file} was written with")
 
 
 def write_parameters(file: Path, saved: SavedParameters, dtype: str = "float32") -> None:
-    """Write parameters into a new file; the same parameters give the same bytes.
+    """Write parameters to a new file; identical parameters give identical bytes.
 
     Args:
-      dtype: "float32", or "bfloat16" for half the bytes and parameters that are rounded to it.
+      dtype: "float32", or "bfloat16" to round the parameters and halve the file.
     """
     about = {"version": _VERSION, "steps": saved.steps, "vocabulary": saved.vocabulary}
-    # One entry alone: safetensors writes several in an order that changes each time.
+    # A single metadata entry: safetensors writes several entries in a random order.
     metadata = {_ABOUT: json.dumps(about)}
-    # safetensors writes the memory of an array, whatever its strides are.
-    kind = jnp.dtype(dtype)
-    arrays = {name: np.asarray(array, kind, order="C") for name, array in saved.arrays.items()}
+    # safetensors writes the memory of an array and ignores its strides, hence order="C".
+    stored = jnp.dtype(dtype)
+    arrays = {name: np.asarray(x, stored, order="C") for name, x in saved.arrays.items()}
     file.write_bytes(save(arrays, metadata))
 
 
 def read_parameters(file: Path) -> SavedParameters:
-    """Read the parameters that `write_parameters` wrote, in float32."""
+    """Read parameters from a file of `write_parameters`, as float32."""
     arrays, metadata = read_safetensors(file)
     about = _checked(file, metadata.get(_ABOUT, "{}"))
-    whole = {name: np.asarray(array, np.float32) for name, array in arrays.items()}
-    return SavedParameters(whole, tuple(about["steps"]), about["vocabulary"])
+    float_arrays = {name: np.asarray(array, np.float32) for name, array in arrays.items()}
+    return SavedParameters(float_arrays, tuple(about["steps"]), about["vocabulary"])
 
 
 def read_steps(file: Path) -> list[int]:
-    """Read the steps of the parameters in a file, oldest first; [0] if they are unknown."""
+    """Read the training steps of a parameter file, oldest first; [0] if unknown."""
     return _checked(file, read_metadata(file).get(_ABOUT, "{}"))["steps"] or [0]
 
 
@@ -80,5 +80,5 @@ def _checked(file: Path, stored: str) -> Record:
             f"{file} was not written by t2t-jax export --to run or --to safetensors: {error}"
         ) from error
     if about["version"] != _VERSION:
-        raise UserError(f"{file} was written by a later t2t_jax, which has to read it")
+        raise UserError(f"{file} was written by a newer t2t_jax; upgrade t2t_jax to read it")
     return about

@@ -1,4 +1,4 @@
-"""The parameters of a run, from its checkpoints or from the file of an exported run."""
+"""Load the parameters of a run from its checkpoints or from an exported file."""
 
 from numbers import Integral
 from typing import Any, Literal
@@ -21,7 +21,7 @@ from t2t_jax.workdir import CHECKPOINTS, CONFIG, PARAMETERS, StoredRun
 
 
 def reads_ema(config: Config, average: int | None) -> bool:
-    """Return whether `load_parameters` reads the moving average of a run's parameters.
+    """Return whether `load_parameters` reads the moving average of the parameters.
 
     Args:
       average: the argument of `load_parameters`.
@@ -30,7 +30,7 @@ def reads_ema(config: Config, average: int | None) -> bool:
 
 
 def described_parameters(run: StoredRun, mesh: Mesh) -> Parameters:
-    """Return a `jax.ShapeDtypeStruct` with a sharding for every parameter of a run's network."""
+    """Return a `jax.ShapeDtypeStruct` with a sharding for every parameter of a run."""
     return abstract_parameters(make_model(run.config, len(run.vocabulary), mesh), mesh)
 
 
@@ -43,23 +43,20 @@ def load_parameters(
 ) -> tuple[Parameters, list[int]]:
     """Load the parameters of a run, averaged over its last checkpoints (section 6.1).
 
-    Averages leave out checkpoints that a clock or a signal wrote for safety (see
-    `training.checkpoint`), so an interrupted run has the same average as an unbroken one. If at
-    most one checkpoint remains and `average` is None, the newest of all is loaded.
-
-    A run with `training.ema_decay` loads its moving average, unless `average` asks for checkpoints.
-    An exported run loads its file, unless it has checkpoints and the arguments ask for some.
+    Averages skip unscheduled checkpoints (`training.checkpoint`). If `average` is None and at most
+    one scheduled checkpoint is left, the function loads the newest checkpoint. An exported run
+    loads its file, unless it also has checkpoints and an argument is not None.
 
     The run may still be training: if it removes a checkpoint during the read, this function chooses
     again from the remaining ones.
 
     Args:
-      like: see `described_parameters`.
-      average: how many checkpoints to average, up to and including `step`. None is the moving
-        average, if the run keeps one, or else as many as `checkpoint.average` says, or all if
-        there are fewer. With "best" it is 1.
-      step: the training step of the last checkpoint, also one for safety; None is the newest,
-        "best" the one with the best dev score.
+      like: the result of `described_parameters`.
+      average: number of checkpoints to average, up to and including `step`. None loads the moving
+        average if the run keeps one (`training.ema_decay`). Otherwise None averages up to
+        `checkpoint.average` checkpoints, or 1 for "best".
+      step: the training step of the last checkpoint, scheduled or not; None is the newest, "best"
+        the checkpoint with the best dev score.
 
     Returns:
       The parameters, and the steps of their checkpoints.
@@ -68,7 +65,7 @@ def load_parameters(
     prefers_file = (average, step) == (None, None) or not (run.workdir / CHECKPOINTS).is_dir()
     if prefers_file and (run.workdir / PARAMETERS).is_file():
         return _of_file(run, like, average, step)
-    # Orbax takes long to import, and an exported run does not need it.
+    # A lazy import: Orbax imports slowly, and an exported run does not need it.
     from t2t_jax.training.averaging import average_checkpoints
 
     return average_checkpoints(run, like, average, step)
@@ -81,17 +78,17 @@ def _of_file(
     check_sums(run.workdir, NEEDED_FILES)
     saved = read_parameters(file)
     check_vocabulary(file, saved, run.vocabulary.fingerprint)
-    number = None if reads_ema(run.config, None) else len(saved.steps)
-    if average not in (None, number) or step not in (None, *saved.steps[-1:]):
+    count = None if reads_ema(run.config, None) else len(saved.steps)
+    if average not in (None, count) or step not in (None, *saved.steps[-1:]):
         raise UserError(
             f"{run.workdir} is an exported run, whose parameters are the average of the steps "
             f"{list(saved.steps)}: average={average} step={step} asks for others; leave both out, "
-            "or name the run that it was exported from"
+            "or pass the run that it was exported from"
         )
     try:
         arrays = parameters_of(saved.arrays, like)
     except UserError as error:
-        raise UserError(f"{file}: {error}; it is of a run with another {CONFIG}") from error
+        raise UserError(f"{file}: {error}; it belongs to a run with another {CONFIG}") from error
     return jax.tree.map(_placed, arrays, dict(like)), list(saved.steps)
 
 
@@ -100,11 +97,11 @@ def _placed(array: np.ndarray, like: jax.ShapeDtypeStruct) -> Array:
 
 
 def _checked(average: Any, step: Any) -> tuple[int | None, int | Literal["best"] | None]:
-    for name, value, others in (("average", average, (None,)), ("step", step, (None, "best"))):
+    for name, value, valid in (("average", average, (None,)), ("step", step, (None, "best"))):
         is_number = isinstance(value, Integral) and not isinstance(value, bool)
-        is_other = isinstance(value, str | None) and value in others
+        is_other = isinstance(value, str | None) and value in valid
         if not is_number and not is_other:
-            known = " or ".join(["a whole number", *map(repr, others)])
-            raise UserError(f"{name}={quote(value)} is a {type(value).__name__}; give {known}")
+            choices = " or ".join(["a whole number", *map(repr, valid)])
+            raise UserError(f"{name}={quote(value)} is a {type(value).__name__}; give {choices}")
     average = None if average is None else int(average)
     return average, int(step) if isinstance(step, Integral) else step

@@ -1,4 +1,4 @@
-"""The recipe of a run by its config: the optimiser, clipping and a moving average.
+"""The training recipe of a config: optimizer, gradient clipping and moving average.
 
 Frozen parameters (`training.freeze`) have no gradient, no moments and no update.
 """
@@ -29,17 +29,17 @@ from t2t_jax.training.optimizer import Keep, Optimizer, Updated
 
 
 def make_optimizer(config: Config, declared: Parameters) -> Optimizer:
-    """Make the optimiser of a run, without its learning rate.
+    """Make the optimizer of a run, without its learning rate.
 
     The learning rate is separate because it follows the step of the run, which also counts skipped
-    updates, and not the optimiser's count of updates.
+    updates. The optimizer counts only its own updates.
 
     Args:
-      declared: the parameters as a module's `init` returns them, each in the box that declares it.
+      declared: the boxed parameters that a module's `init` returns.
     """
     if config.training.freeze:
         frozen = are_frozen(config.training.freeze, declared)
-        _, trained = optimizers.parted(declared, frozen)
+        _, trained = optimizers.partition(declared, frozen)
         return without_frozen(_optimizer(config, trained), frozen)
     return _optimizer(config, declared)
 
@@ -59,33 +59,33 @@ def _optimizer(config: Config, declared: Parameters) -> Optimizer:
 def _parametrised(
     optimizer: Optimizer, model: ModelConfig, exponent: float | None, declared: Parameters
 ) -> Optimizer:
-    """Make the updates of an optimiser independent of the width and the depth of the network.
+    """Make the updates of an optimizer independent of the width and the depth of the network.
 
-    This is table 8 of Yang et al. 2021 and table 1 of Dey et al. 2025. Gradients are inversely
-    proportional to the width, and in layers to the depth multiplier. They are rescaled to their
-    size in the base model, so that the shared epsilon of Adam has the same weight.
+    Sources: table 8 of Yang et al. 2021 and table 1 of Dey et al. 2025.
 
     Args:
-      exponent: the power of the width that scales the learning rate of layers' matrices.
+      exponent: the power of the width that scales the learning rate of the matrices of layers.
     """
-    assert exponent is not None  # a config without one is refused
+    assert exponent is not None  # the config refuses an optimizer without an exponent
 
     def rate(box: object) -> float:
         power = exponent if is_stacked(box) else -1
         return model.width_multiple**power if is_matrix(box) and box.grows else 1.0
 
-    def enlargement(box: object) -> float:
+    # Gradients shrink with the width, and in layers with the depth multiplier. This factor restores
+    # their size in the base model, so that Adam's epsilon has the same effect at any size.
+    def scale(box: object) -> float:
         depth = model.depth_multiple(len(box.value)) if is_stacked(box) else 1.0
         return model.width_multiple * depth
 
-    return optimizers.rescaled(optimizer, of_each(enlargement, declared), of_each(rate, declared))
+    return optimizers.rescaled(optimizer, of_each(scale, declared), of_each(rate, declared))
 
 
 def clipped(config: TrainingConfig, gradients: Parameters) -> Parameters:
-    """Scale the gradients down to the largest allowed norm (Pascanu et al. 2013).
+    """Clip the gradients to a maximal global norm (Pascanu et al. 2013).
 
     Args:
-      config: gives the largest norm, `clip_gradient_norm`; None leaves gradients unchanged.
+      config: the maximal norm is `clip_gradient_norm`; None leaves gradients unchanged.
       gradients: the gradients of the mean loss.
     """
     if config.clip_gradient_norm is None:
@@ -97,35 +97,35 @@ def clipped(config: TrainingConfig, gradients: Parameters) -> Parameters:
 def moving_average(
     decay: float, average: Parameters, params: Parameters, updates: Int[Array, ""]
 ) -> Parameters:
-    """Update the moving average of the parameters, corrected for its start.
+    """Update the bias-corrected exponential moving average of the parameters.
 
-    The parameters after update i of n have the weight (1 - d) d^(n - i) / (1 - d^n). The weights
-    add up to 1, and the parameters before the first update have weight 0.
+    With decay d, the parameters after update i of n have the weight (1 - d) d^(n - i) / (1 - d^n).
 
     Args:
       average: the average before the update; any values before the first update.
       updates: the number n of updates, including this one.
     """
+    # The share is 1 at the first update, so the initial average has weight 0.
     share: Float[Array, ""] = optimizers.bias_corrected(1 - decay, decay, updates)
     return jax.tree.map(lambda a, p: a + share * (p - a), average, params)
 
 
 def are_frozen(patterns: Sequence[str], params: Parameters) -> Parameters:
-    """Return for every parameter whether it is frozen.
+    """Return True for every parameter that a pattern freezes, and False for the others.
 
     Args:
-      patterns: paths of parameters or of modules, such as `encoder/layers/self_attention`, in which
-        `*` matches anything.
+      patterns: paths of parameters or modules, such as `encoder/layers/self_attention`; `*` matches
+        any text.
       params: the parameters, or the boxes that declare them.
     """
     paths = flatten_dict(params, sep="/")
     for pattern in patterns:
         if not any(_matches(path, pattern) for path in paths):
             raise UserError(
-                f"training.freeze={quote(pattern)} is no parameter of this model; those are, for "
-                f"example, {', '.join(list(paths)[:3])}"
+                f"training.freeze={quote(pattern)} matches no parameter of this model; its "
+                f"parameters are, for example, {', '.join(list(paths)[:3])}"
             )
-    frozen = {path: any(_matches(path, one) for one in patterns) for path in paths}
+    frozen = {path: any(_matches(path, pattern) for pattern in patterns) for path in paths}
     if all(frozen.values()):
         raise UserError(f"training.freeze={list(patterns)} leaves no parameter to train")
     return unflatten_dict(frozen, sep="/")
@@ -136,19 +136,19 @@ def _matches(path: str, pattern: str) -> bool:
 
 
 def without_frozen(optimizer: Optimizer, frozen: Parameters) -> Optimizer:
-    """Extend an optimiser of the trained parameters to all; frozen ones never change.
+    """Extend an optimizer of the trained parameters to all parameters; frozen ones never change.
 
     Args:
       frozen: the result of `are_frozen`.
     """
 
     def init(params: Parameters) -> OptState:
-        return optimizer.init(optimizers.parted(params, frozen)[1])
+        return optimizer.init(optimizers.partition(params, frozen)[1])
 
     def update(gradients: Parameters, state: OptState, params: Parameters, keep: Keep) -> Updated:
-        fixed, trained = optimizers.parted(params, frozen)
+        fixed, trained = optimizers.partition(params, frozen)
         directions, state = optimizer.update(gradients, state, trained, keep)
-        still = jax.tree.map(jnp.zeros_like, fixed)
-        return optimizers.joined_parameters(still, directions), state
+        zeros = jax.tree.map(jnp.zeros_like, fixed)
+        return optimizers.join_parameters(zeros, directions), state
 
     return Optimizer(init, update)

@@ -1,4 +1,4 @@
-"""The choices that a config leaves to the start of a run, most of which depend on its devices."""
+"""Resolve the config fields that a run sets at its start, mostly from its devices."""
 
 from typing import Any
 
@@ -11,20 +11,19 @@ from t2t_jax.parallel.mesh import row_parts
 from t2t_jax.training.step_memory import training_memory
 
 _TOKENS_ON_CPUS = 4096
-"""Positions of a pass on CPUs, where more make no product faster, or where memory is unknown."""
+"""Token positions per pass on CPUs, where larger matmuls are no faster, or if memory is unknown."""
 _SAFETY = 2.2
-"""Factor from the estimated memory of a step to the memory it may need: XLA takes up to twice."""
+"""Ratio of the memory a step may need to its estimate: XLA uses up to twice the estimate."""
 
 
 def settled(config: Config, mesh: Mesh, stored: Config | None = None) -> Config:
-    """Return a config in which all open choices are made.
+    """Return the config of a run with explicit values for "auto" and None fields.
 
-    The end of the schedule then stays fixed, even if the run is later trained for more steps.
+    The fields are `model.compute_dtype`, `parallel.tokens_per_device` and
+    `training.schedule_steps`. The schedule keeps its end even if the run later gets more steps.
 
     Args:
-      config: the config of a run; `model.compute_dtype` and `parallel.tokens_per_device` may be
-        "auto", and `training.schedule_steps` may be None.
-      stored: the config of the run to resume, whose choices stay; None for a new run.
+      stored: the config of the run to resume, whose values stay; None for a new run.
     """
     if stored is not None:
         config = _as_stored(config, stored)
@@ -44,7 +43,7 @@ def _as_stored(config: Config, stored: Config) -> Config:
         for path, leaf, value in walk(config)
         if "left_open" in leaf.metadata and value == leaf.metadata["left_open"]
     }
-    # None means one pass, which fitted the earlier devices, so "auto" chooses again.
+    # None means one pass, which may not fit the new devices, so "auto" chooses again.
     passes = stored.parallel.tokens_per_device
     if config.parallel.tokens_per_device == "auto" and passes is not None:
         chosen["parallel.tokens_per_device"] = passes
@@ -52,10 +51,9 @@ def _as_stored(config: Config, stored: Config) -> Config:
 
 
 def _tokens_per_device(config: Config, mesh: Mesh) -> int:
-    """Choose as many positions of a pass as fit the memory, so that a step has few passes.
-
-    Every pass launches all kernels and adds to all gradients. On CPUs neither takes long.
-    """
+    """Choose the most token positions per pass that fit the device memory."""
+    # Few passes are faster: every pass launches all kernels and adds to all gradients. On CPUs both
+    # cost little.
     devices: Any = mesh.devices.ravel().tolist()
     available = usable_memory(devices)
     if devices[0].platform == "cpu" or available is None:
@@ -66,8 +64,8 @@ def _tokens_per_device(config: Config, mesh: Mesh) -> int:
     passes = 1
     while tokens > length:
         rows = min(tokens, share) // length + 1
-        needed = training_memory(config, data.vocab_size, (rows, length, length), passes).total
-        if _SAFETY * needed <= available:
+        required = training_memory(config, data.vocab_size, (rows, length, length), passes).total
+        if _SAFETY * required <= available:
             break
         tokens, passes = tokens // 2, 2 * passes
     return tokens

@@ -1,4 +1,4 @@
-"""The state of a training, which every step updates, and its sharding on a mesh."""
+"""The training state, which every step updates, and its sharding on a mesh."""
 
 from functools import cache, partial
 from typing import NamedTuple
@@ -23,12 +23,12 @@ class TrainState(NamedTuple):
     """Everything that a training step updates.
 
     Attributes:
-      step: number of steps taken, which is also the position in the data.
+      step: number of completed steps, which is also the position in the data.
       params: the model's parameters, float32.
-      optimizer: the optimiser's state, such as Adam's moments.
-      nonfinite_in_a_row: number of skipped steps since the last step that was not skipped.
+      optimizer: the optimizer state, such as Adam's moments.
+      nonfinite_in_a_row: number of consecutive skipped steps up to now.
       nonfinite_total: number of skipped steps in the whole run.
-      ema: a moving average of the parameters, for a run with `training.ema_decay`; None for others.
+      ema: the moving average of the parameters, or None without `training.ema_decay`.
     """
 
     step: Int32[Array, ""]
@@ -40,12 +40,12 @@ class TrainState(NamedTuple):
 
     @property
     def evaluated(self) -> Parameters:
-        """Return the parameters to evaluate: the moving average, if there is one."""
+        """Return the parameters to evaluate: the moving average, if the run keeps one."""
         return self.params if self.ema is None else self.ema
 
 
 def _state_of(config: Config, declared: Parameters) -> TrainState:
-    """Make the state before the first step from boxed parameters."""
+    """Make the initial training state from boxed parameters."""
     optimizer = make_optimizer(config, declared).init(declared)
     zero = jnp.zeros((), jnp.int32)
     ema = None if config.training.ema_decay is None else jax.tree.map(jnp.copy, declared)
@@ -53,10 +53,10 @@ def _state_of(config: Config, declared: Parameters) -> TrainState:
 
 
 def init_state(config: Config, model: Network, key: Key[Array, ""] | None = None) -> TrainState:
-    """Make the state before the first step.
+    """Make the initial training state.
 
     Args:
-      key: PRNG key of the initial values; None uses `training.init_seed`, or else `training.seed`.
+      key: PRNG key of the parameters; None uses `training.init_seed`, or else `training.seed`.
     """
     if key is None:
         key = random_key(config.training.effective_seed("init_seed"))
@@ -68,16 +68,17 @@ def abstract_state(config: Config, model: Network, mesh: Mesh) -> TrainState:
     """Return a `jax.ShapeDtypeStruct` with a sharding for every array of the state.
 
     Args:
-      mesh: the devices, which may be descriptions of absent devices.
+      mesh: the devices, which may be a described topology.
     """
-    network.abstract_parameters(model, mesh)  # which refuses a mesh by the names of the model
+    # This call refuses an unsuitable mesh with an error that names parameters of the model.
+    network.abstract_parameters(model, mesh)
     return abstract_arrays(
         mesh, jax.eval_shape(partial(_state_of, config), network.declared_parameters(model))
     )
 
 
 def create_state(config: Config, model: Network, mesh: Mesh) -> TrainState:
-    """Make the state before the first step on a mesh, where each device makes only its part."""
+    """Make the initial training state on a mesh; each device computes only its shard."""
     shards = state_shardings(config, model, mesh)
     return jax.jit(partial(init_state, config, model), out_shardings=shards)()
 

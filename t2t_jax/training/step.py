@@ -1,4 +1,4 @@
-"""One training step: a pure function of the state and a batch."""
+"""The training step: a pure function of the state and a batch."""
 
 from collections.abc import Callable
 from functools import partial
@@ -21,14 +21,14 @@ from t2t_jax.modules.network import Network, declared_parameters
 from t2t_jax.modules.parameters import Parameters
 from t2t_jax.parallel.jax_settings import compiler_options, fixed_random_bits, random_key
 from t2t_jax.parallel.mesh import BatchLayout, by_rows, make_mesh, replicated
-from t2t_jax.training.optimizer import Optimizer, joined_parameters, parted
+from t2t_jax.training.optimizer import Optimizer, join_parameters, partition
 from t2t_jax.training.recipe import are_frozen, clipped, make_optimizer, moving_average
 from t2t_jax.training.schedule import scheduled_rate
 from t2t_jax.training.state import TrainState, state_shardings
 
 
 class LossSums(NamedTuple):
-    """Sums of losses over target tokens. Parts of a batch add them up before the one division.
+    """Sums of losses over target tokens, which parts of a batch add up before the division.
 
     Attributes:
       smoothed: label-smoothed cross-entropy, in nats.
@@ -42,14 +42,13 @@ class LossSums(NamedTuple):
 
 
 class StepMetrics(NamedTuple):
-    """The metrics of a step, which stay on the device until the log reads them.
+    """Metrics of a step, which stay on the device until the log reads them.
 
     Attributes:
       losses: sums over the target tokens of the global batch.
-      gradient_norm: Euclidean norm of the gradient of the mean loss, before it is clipped.
-      learning_rate: the rate of this step.
-      nonfinite_in_a_row: number of skipped steps in a row, as in `TrainState`.
-      nonfinite_total: number of skipped steps in the whole run, as in `TrainState`.
+      gradient_norm: Euclidean norm of the gradient of the mean loss, before clipping.
+      nonfinite_in_a_row: the same counter as in `TrainState`.
+      nonfinite_total: the same counter as in `TrainState`.
     """
 
     losses: LossSums
@@ -67,7 +66,7 @@ def loss_sums(losses: Losses, batch: Batch) -> LossSums:
       batch: arrays `[b, t]`.
     """
     smoothed, nll = losses
-    real = (batch.targets.segments != 0).astype(jnp.float32)
+    real = (batch.targets.segments != 0).astype(jnp.float32)  # [b, t], 0 at padding
     return LossSums((smoothed * real).sum(), (nll * real).sum(), real.sum())
 
 
@@ -76,19 +75,19 @@ _Gradients: TypeAlias = Callable[..., tuple[Parameters, LossSums]]
 
 
 def _sum_over_passes(compute: Callable[[Batch, Int32[Array, ""]], _Sums], batch: Batch) -> _Sums:
-    """Sum `compute(one_pass, its_number)` over the passes of a `[passes, rows, t]` batch."""
+    """Sum `compute(batch_of_pass, pass_index)` over the passes of a `[passes, rows, t]` batch."""
     passes = len(batch.targets.tokens)
-    numbered = (batch, jnp.arange(passes))
-    first = jax.tree.map(lambda x: x[0], numbered)
-    if passes == 1:
+    indexed = (batch, jnp.arange(passes))
+    first = jax.tree.map(lambda x: x[0], indexed)
+    if passes == 1:  # no `scan`, so that XLA compiles the pass without a loop
         return compute(*first)
 
-    def add(total: _Sums, one_pass: tuple[Batch, Int32[Array, ""]]) -> tuple[_Sums, None]:
-        return jax.tree.map(jnp.add, total, compute(*one_pass)), None
+    def add(total: _Sums, indexed_pass: tuple[Batch, Int32[Array, ""]]) -> tuple[_Sums, None]:
+        return jax.tree.map(jnp.add, total, compute(*indexed_pass)), None
 
     shapes = jax.eval_shape(compute, *first)
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-    return jax.lax.scan(add, zeros, numbered)[0]
+    return jax.lax.scan(add, zeros, indexed)[0]
 
 
 @partial(InterceptedJit, static_argnums=(0, 1))
@@ -102,8 +101,8 @@ def eval_step(
       batch: arrays `[passes, rows, t]`.
 
     Returns:
-      The sums over the batch, and the negative log-likelihood of each target position, in nats.
-      Values at padding are meaningless.
+      The sums over the batch, and the negative log-likelihood of each target position, in nats;
+      values at padding are meaningless.
     """
 
     def add(total: LossSums, rows: Batch) -> tuple[LossSums, Float32[Array, "rows t"]]:
@@ -123,8 +122,8 @@ def abstract_batch(
     """Return a `jax.ShapeDtypeStruct` with a sharding for every array of a batch.
 
     Args:
-      layout: passes and rows of the batch, and its mesh.
-      example: a batch of the network's form, from `Network.example`.
+      layout: gives the passes, the rows per pass and the mesh.
+      example: a batch with the fields and dtypes of the network, from `Network.example`.
     """
 
     def array(length: int, like: Shaped[Array, "_ _ ..."]) -> jax.ShapeDtypeStruct:
@@ -148,17 +147,17 @@ def train_step(
 ) -> tuple[TrainState, StepMetrics]:
     """Update the parameters by one step (sections 5.3 and 5.4).
 
-    The loss is the sum over target tokens divided by their number, over the global batch. If the
-    loss or the gradient is not finite, the parameters, the optimiser's state and a moving average
-    stay unchanged, and the step counts as skipped.
+    The loss is the mean over the target tokens of the global batch. If the loss or the gradient is
+    not finite, the parameters, the optimizer state and the moving average stay unchanged, and the
+    step counts as skipped.
 
     Args:
       batch: the global batch of step `state.step`, arrays `[passes, rows, t]`.
-      axis_name: name of a mapped axis (`jax.pmap`). Each member has a contiguous part of the rows
-        of every pass, in order. None means that `batch` has all rows.
-      mesh: the devices of the state and the batch, which add up the gradients of several passes
-        once; None leaves the adding to the compiler.
-      finish: the function of new parameters and optimiser state, from `kernels_of`.
+      axis_name: name of a mapped axis (`jax.pmap`). Each member of the axis holds a contiguous part
+        of the rows of every pass, in order. None means that `batch` has all rows.
+      mesh: the devices of the state and the batch, which then reduce the gradients of several
+        passes once; None lets the compiler choose.
+      finish: wraps new parameters and optimizer state before other code reads them (`kernels_of`).
 
     Returns:
       The state after the step, and its metrics.
@@ -166,7 +165,7 @@ def train_step(
     compute: _Gradients = partial(_gradient_sums, config, model, axis_name=axis_name)
     passes = len(batch.targets.tokens)
     if mesh is not None and passes > 1 and mesh.shape["data"] > 1:
-        compute = _adding_up_once(compute, mesh)
+        compute = _reducing_once(compute, mesh)
     gradients, sums = compute(state.params, state.step, batch)
     gradients = optax.tree.scale(1 / jnp.maximum(sums.tokens, 1), gradients)
     optimizer = make_optimizer(config, declared_parameters(model))
@@ -182,9 +181,9 @@ def _gradient_sums(
     *,
     axis_name: str | None,
 ) -> tuple[Parameters, LossSums]:
-    """Compute the gradient of the summed loss over all passes, and the sums of the losses.
+    """Compute the gradient of the summed loss, and the loss sums, over all passes.
 
-    The arguments are as in `train_step`; the sums are over all members of the mapped axis.
+    With `axis_name`, both are also summed over the members of the mapped axis.
     """
     training = config.training
     step_key = jax.random.fold_in(random_key(training.effective_seed("dropout_seed")), step)
@@ -194,21 +193,21 @@ def _gradient_sums(
         parts, part = jax.lax.axis_size(axis_name), jax.lax.axis_index(axis_name)
     trained, fixed = params, cast(Parameters, {})
     if training.freeze:
-        fixed, trained = parted(params, are_frozen(training.freeze, declared_parameters(model)))
+        fixed, trained = partition(params, are_frozen(training.freeze, declared_parameters(model)))
 
-    def of_pass(one: Batch, number: Int32[Array, ""]) -> tuple[Parameters, LossSums]:
+    def of_pass(pass_batch: Batch, pass_index: Int32[Array, ""]) -> tuple[Parameters, LossSums]:
         def smoothed_sum(trained: Parameters) -> tuple[Float32[Array, ""], LossSums]:
             losses: Losses = model.apply(
-                {"params": joined_parameters(fixed, trained) if fixed else trained},
-                one,
+                {"params": join_parameters(fixed, trained) if fixed else trained},
+                pass_batch,
                 label_smoothing=training.label_smoothing,
                 num_chunks=config.parallel.loss_chunks,
                 deterministic=False,
-                first_row=(number * parts + part) * rows,
+                first_row=(pass_index * parts + part) * rows,
                 rngs={"dropout": step_key},
                 method="losses",
             )
-            sums = loss_sums(losses, one)
+            sums = loss_sums(losses, pass_batch)
             return sums.smoothed, sums
 
         return jax.grad(smoothed_sum, has_aux=True)(trained)
@@ -217,13 +216,12 @@ def _gradient_sums(
     return sums if axis_name is None else jax.lax.psum(sums, axis_name)
 
 
-def _adding_up_once(compute: _Gradients, mesh: Mesh) -> _Gradients:
-    """Change `_gradient_sums` so that devices add up their gradients once, after the last pass."""
-    # The compiler would add up the devices' parts of a single gradient in every pass. So each index
-    # of the mesh axis `data` keeps its gradient, and the rows of a pass are split into contiguous
-    # parts, one for each index.
+def _reducing_once(compute: _Gradients, mesh: Mesh) -> _Gradients:
+    """Wrap `_gradient_sums` so that devices reduce their gradients once, after the last pass."""
+    # The compiler would all-reduce the gradient in every pass. Instead each index of the mesh axis
+    # `data` accumulates its own gradient over contiguous rows of every pass.
     parts = mesh.shape["data"]
-    in_parts = jax.vmap(
+    mapped = jax.vmap(
         partial(compute, axis_name="data"),
         in_axes=(None, None, 1),
         out_axes=None,
@@ -231,11 +229,12 @@ def _adding_up_once(compute: _Gradients, mesh: Mesh) -> _Gradients:
         spmd_axis_name="data",
     )
 
-    def cut(params: Parameters, step: Int32[Array, ""], batch: Batch) -> tuple[PyTree, LossSums]:
+    def run(params: Parameters, step: Int32[Array, ""], batch: Batch) -> tuple[PyTree, LossSums]:
+        # [passes, rows, t] -> [passes, parts, rows per part, t]
         rows = jax.tree.map(lambda x: x.reshape(len(x), parts, -1, *x.shape[2:]), batch)
-        return in_parts(params, step, rows)
+        return mapped(params, step, rows)
 
-    return cut
+    return run
 
 
 def update(
@@ -246,11 +245,11 @@ def update(
     sums: LossSums,
     finish: Callable[[PyTree], PyTree] = REFERENCE.finish,
 ) -> tuple[TrainState, StepMetrics]:
-    """End a step with the optimiser's update, unless the loss or the gradient is not finite.
+    """Apply the optimizer update of a step, unless the loss or the gradient is not finite.
 
     Args:
-      gradients: the gradients of the mean loss by the trained parameters.
-      finish: the function of new parameters and optimiser state, from `kernels_of`.
+      gradients: the gradients of the mean loss with respect to the trained parameters.
+      finish: wraps new parameters and optimizer state before other code reads them (`kernels_of`).
     """
     training = config.training
     norm = optax.tree.norm(gradients)
@@ -262,10 +261,11 @@ def update(
     def keep(new: optax.OptState, old: optax.OptState) -> optax.OptState:
         return finish(optax.tree.where(finite, new, old))
 
-    directions, kept = optimizer.update(gradients, state.optimizer, state.params, keep)
+    directions, optimizer_state = optimizer.update(gradients, state.optimizer, state.params, keep)
     params = jax.tree.map(lambda p, d: p - rate * d, state.params, directions)
     params = optax.tree.where(finite, params, state.params)
 
+    # Counters and the moving average read `finite` on the device, without a host synchronization.
     in_a_row = jnp.where(finite, 0, state.nonfinite_in_a_row + 1)
     total = state.nonfinite_total + jnp.where(finite, 0, 1)
     ema = state.ema
@@ -273,7 +273,7 @@ def update(
         params = finish(params)
         averaged = moving_average(training.ema_decay, ema, params, step - total)
         ema = optax.tree.where(finite, averaged, ema)
-    new_state = TrainState(step, params, kept, in_a_row, total, ema)
+    new_state = TrainState(step, params, optimizer_state, in_a_row, total, ema)
     return new_state, StepMetrics(sums, norm, rate, in_a_row, total)
 
 
@@ -281,8 +281,8 @@ def training_mesh(config: ParallelConfig) -> Mesh:
     """Make the mesh of a training run, by default of all devices of all processes."""
     if config.backend == "pmap" and jax.process_count() > 1:
         raise UserError(
-            f"parallel.backend='pmap' is for one process, but {jax.process_count()} have met; use "
-            "parallel.backend='jit', which gives the same losses"
+            f"parallel.backend='pmap' is for one process, but {jax.process_count()} are connected; "
+            "use parallel.backend='jit', which gives the same losses"
         )
     return make_mesh(config)
 
@@ -291,10 +291,10 @@ _CompiledStep = Callable[[TrainState, Batch], tuple[TrainState, StepMetrics]]
 
 
 def compile_train_step(config: Config, model: Network, mesh: Mesh) -> _CompiledStep:
-    """Compile `train_step` for a mesh, which splits batches by rows and updates the state in place.
+    """Compile `train_step` for a mesh that splits batches by rows.
 
-    The input state is donated: its arrays are overwritten. With `parallel.backend="jit"` the result
-    is a function of `jax.jit`, compiled with `compiler_options`, which can also be lowered.
+    The input state is donated: the step overwrites its arrays. With `parallel.backend="jit"` the
+    result is a `jax.jit` function with `compiler_options`, which can also be lowered.
     """
     finish = kernels_of(mesh, config.model.dtype).finish
     step = partial(train_step, config, model, finish=finish)
@@ -311,7 +311,7 @@ def compile_train_step(config: Config, model: Network, mesh: Mesh) -> _CompiledS
 
 
 def _with_pmap(step: Callable[..., tuple[TrainState, StepMetrics]], mesh: Mesh) -> _CompiledStep:
-    """Map the step over devices, each with its rows; the state is one of the equal copies."""
+    """Map the step over devices with `jax.pmap`; each device computes its rows of the batch."""
     mapped = jax.pmap(
         partial(step, axis_name="data"),
         axis_name="data",
@@ -320,15 +320,15 @@ def _with_pmap(step: Callable[..., tuple[TrainState, StepMetrics]], mesh: Mesh) 
         devices=list(mesh.devices.flat),
         donate_argnums=0,
     )
-    # The mesh that pmap itself makes: a state on another would compile the step a second time.
-    row = Mesh(mesh.devices.ravel(), ("data",))
-    whole = NamedSharding(row, PartitionSpec())
-    by_device = NamedSharding(row, PartitionSpec(None, "data"))
+    # The same mesh as pmap makes: a state on another mesh would compile the step a second time.
+    pmap_mesh = Mesh(mesh.devices.ravel(), ("data",))
+    replicated_sharding = NamedSharding(pmap_mesh, PartitionSpec())
+    by_device = NamedSharding(pmap_mesh, PartitionSpec(None, "data"))
     split = jax.jit(
         lambda x: x.reshape(len(x), mesh.size, -1, *x.shape[2:]), out_shardings=by_device
     )
 
     def run(state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
-        return mapped(jax.device_put(state, whole), jax.tree.map(split, batch))
+        return mapped(jax.device_put(state, replicated_sharding), jax.tree.map(split, batch))
 
     return run

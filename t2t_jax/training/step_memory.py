@@ -1,4 +1,4 @@
-"""Estimates of the memory of a training, and checks that it fits before it is allocated."""
+"""Estimate the memory of a training run, and check that it fits the devices."""
 
 import math
 from collections.abc import Iterable
@@ -23,15 +23,15 @@ _VECTOR = 1 << 30
 
 
 class TrainingMemory(NamedTuple):
-    """The least number of bytes that training takes on each device.
+    """A lower bound on the bytes that training uses on each device.
 
     Attributes:
-      state: bytes of the parameters, the optimiser's state and a moving average, float32.
+      state: bytes of the parameters, the optimizer state and a moving average, float32.
       gradients: bytes of the gradients, float32.
       activations: bytes that the forward pass keeps for the backward pass.
       logits: bytes of the logits, float32, which their gradient overwrites.
-      passes: number of passes of a step. With several, the gradients of earlier passes are kept
-        beside everything else.
+      passes: number of passes of a step. From two passes on, the gradients of earlier passes and
+        the activations are in memory at the same time.
     """
 
     state: int
@@ -42,75 +42,76 @@ class TrainingMemory(NamedTuple):
 
     @property
     def total(self) -> int:
-        """Return a lower bound on the peak number of bytes."""
-        computed = self.activations + self.logits
-        both = self.gradients + computed
-        return self.state + (both if self.passes > 1 else max(self.gradients, computed))
+        """Return a lower bound on the peak memory in bytes."""
+        pass_memory = self.activations + self.logits
+        concurrent = self.gradients + pass_memory
+        return self.state + (concurrent if self.passes > 1 else max(self.gradients, pass_memory))
 
 
 def training_memory(
     config: Config, vocab_size: int, shape: tuple[int, int, int] = (0, 0, 0), passes: int = 1
 ) -> TrainingMemory:
-    """Estimate a lower bound on the memory of training; XLA takes up to about twice as much.
+    """Estimate a lower bound on the memory of training; XLA uses up to about twice as much.
 
-    The bound leaves out all that depends on the compiler, the kernels or the kind of device: mainly
-    the attention weights, copies for other layouts, and buffers for exchanges between devices.
+    The bound excludes everything that depends on the compiler, the kernels or the device: mainly
+    attention weights, layout copies and communication buffers.
 
     Args:
-      shape: the rows that a device computes in one pass, and their source and target lengths.
-      passes: number of passes in which a device computes its rows of a step.
+      shape: rows per device and pass, source length, target length.
+      passes: number of passes of a step.
     """
     model, parallel = config.model, config.parallel
     rows, source_length, target_length = shape
     devices = parallel.fsdp * parallel.tensor
-    weights = 4 * num_parameters(model, vocab_size) // devices
+    gradients = 4 * num_parameters(model, vocab_size) // devices
     state = 4 * _state_size(config.training, model, vocab_size) // devices
     size = 4 if model.dtype == "float32" else 2
     sources, targets = size * rows * source_length, size * rows * target_length
-    # Queries, keys, values and heads of each attention, the hidden layer, and each sub-layer's sum.
+    # Each layer stores the queries, keys, values and heads of each attention, the hidden layer of
+    # the feed-forward network, and the sum after each sub-layer.
     hidden, width = model.d_ff * (1 + model.is_gated) // parallel.tensor, model.d_model
-    activations = inputs = products = largest_layer = 0
+    activations = inputs = matmuls = largest_layer = 0
     for stack in model.stacks:
         positions = sources * stack.reads_source + targets * stack.reads_target
         attention = stack.self_attention.activations // parallel.tensor
         layer = positions * (attention + hidden + 2 * width)
-        if (other := stack.cross_attention) is not None:
-            attention = other.activations // parallel.tensor
-            remembered = other.cache_width // parallel.tensor
-            layer += positions * (attention - remembered + width) + sources * remembered
-        heads = sum(each.num_heads * each.d_v for each in stack.attentions) // parallel.tensor
+        if (cross_attention := stack.cross_attention) is not None:
+            attention = cross_attention.activations // parallel.tensor
+            cached = cross_attention.cache_width // parallel.tensor
+            layer += positions * (attention - cached + width) + sources * cached
+        heads = sum(a.num_heads * a.d_v for a in stack.attentions) // parallel.tensor
         activations += stack.num_layers * layer
         inputs += stack.num_layers * width * positions
-        products += stack.num_layers * (layer - positions * heads)
+        matmuls += stack.num_layers * (layer - positions * heads)
         largest_layer = max(largest_layer, layer)
-    # "layer" recomputes all layers, one at a time; "dots" all but products with matrices.
-    kept = {"none": activations, "dots": inputs + products, "layer": inputs + largest_layer}
-    activations = min(activations, kept[parallel.remat])
+    # "layer" recomputes one layer at a time; "dots" recomputes everything except matmuls.
+    stored = {"none": activations, "dots": inputs + matmuls, "layer": inputs + largest_layer}
+    activations = min(activations, stored[parallel.remat])
     logits = 4 * rows * target_length * vocab_size // (parallel.tensor * parallel.loss_chunks)
-    return TrainingMemory(state, weights, activations, logits, passes)
+    return TrainingMemory(state, gradients, activations, logits, passes)
 
 
 @cache
 def _state_size(training: TrainingConfig, model: ModelConfig, vocab_size: int) -> int:
-    everything = num_parameters(model, vocab_size)
+    num_values = num_parameters(model, vocab_size)
     declared = _declared(model, vocab_size)
     make = load_named(OPTIMIZERS[training.optimizer].make)
-    kept = jax.eval_shape(lambda params: make(training, params).init(params), declared)
-    in_arrays = sum(math.prod(x.shape) for x in jax.tree.leaves(kept) if x.shape)
-    return everything * (1 if training.ema_decay is None else 2) + in_arrays
+    state = jax.eval_shape(lambda params: make(training, params).init(params), declared)
+    state_size = sum(math.prod(x.shape) for x in jax.tree.leaves(state) if x.shape)
+    return num_values * (1 if training.ema_decay is None else 2) + state_size
 
 
 def _declared(model: ModelConfig, vocab_size: int) -> Parameters:
-    """Make boxed shapes of as many parameters of each kind as the network has, in few arrays."""
+    """Make few boxed shapes that have as many parameters of each kind as the network."""
     of_layers = [*matrices_of_layers(model)]
     tables = [(entries, model.d_model) for entries in model.entries(vocab_size).values()]
-    others = num_parameters(model, vocab_size)
-    others -= sum(math.prod(shape) for shape in (*of_layers, *tables))
-    many, few = divmod(others, _VECTOR)  # as no axis of an array can have them all
+    num_others = num_parameters(model, vocab_size)
+    num_others -= sum(math.prod(shape) for shape in (*of_layers, *tables))
+    full, remainder = divmod(num_others, _VECTOR)  # an axis is limited to 2**31 entries
     return {
         **_boxed(MatrixBox, ("layers", "embed", "heads"), *of_layers),
         **_boxed(MatrixBox, ("vocab", "embed"), *tables),
-        **_boxed(nn.LogicallyPartitioned, ("vector", "vector"), (many, _VECTOR), (1, few)),
+        **_boxed(nn.LogicallyPartitioned, ("vector", "vector"), (full, _VECTOR), (1, remainder)),
     }
 
 
@@ -126,31 +127,31 @@ def _boxed(
 def check_memory(
     config: Config, vocab_size: int, mesh: Mesh, shapes: Iterable[tuple[int, int, int]] = ()
 ) -> TrainingMemory:
-    """Refuse a run that cannot fit its devices, before anything is allocated or compiled.
+    """Refuse a run that cannot fit its devices, before JAX allocates or compiles anything.
 
-    The estimate is a lower bound (`training_memory`): a run that passes may still need up to about
-    twice the memory, and then ends with the error of `parallel.devices.within_memory`.
+    The estimate is a lower bound (`training_memory`): a run that passes this check may still run
+    out of memory (`parallel.devices.within_memory`).
 
     Args:
-      shapes: the shapes of its batches: rows, source length, target length. Without shapes, only
-        the state of the training is counted.
+      shapes: the batch shapes: rows, source length, target length. Without shapes, the check counts
+        only the training state.
 
     Returns:
-      The least memory of the training on a device.
+      The lower bound on the memory of a device.
     """
     memories = [training_memory(config, vocab_size)]
     for rows, source, target in shapes:
         layout = batch_layout(mesh, rows, max(source, target), config.parallel.pass_tokens)
         shape = layout.rows_per_pass // row_parts(mesh), source, target
         memories.append(training_memory(config, vocab_size, shape, layout.passes))
-    needed = max(memories, key=lambda memory: memory.total)
+    largest = max(memories, key=lambda memory: memory.total)
     available = memory_of_a_device(mesh)
-    if available is not None and needed.total > available:
+    if available is not None and largest.total > available:
         platform = mesh.devices.flat[0].platform
         raise UserError(
-            f"training needs at least {gib(needed.total)} on each {platform} device (parameters "
-            f"and optimizer {gib(needed.state)}, gradients {gib(needed.gradients)}, activations "
-            f"{gib(needed.activations)}, logits {gib(needed.logits)}), but there are "
+            f"training needs at least {gib(largest.total)} on each {platform} device (parameters "
+            f"and optimizer {gib(largest.state)}, gradients {gib(largest.gradients)}, activations "
+            f"{gib(largest.activations)}, logits {gib(largest.logits)}), but there are "
             f"{gib(available)}; {LESS_MEMORY}"
         )
-    return needed
+    return largest

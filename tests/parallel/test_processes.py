@@ -189,8 +189,8 @@ def test_two_processes_agree_and_their_checkpoints_are_read_by_any_number(tmp_pa
     assert [output.splitlines()[-1] for output, _ in said] == ["done 0", "done 1"]
     warnings = [line for _, errors in said for line in errors.splitlines() if "warning:" in line]
     (warning,) = warnings  # of process 0
-    assert "cannot be read (by another process, which says why)" in warning
-    assert "the run goes on from step 2" in warning
+    assert "cannot be read (by another process, whose error gives the reason)" in warning
+    assert "the run resumes from step 2" in warning
     (alone,) = finish(start(_ALONE, tmp_path, devices=4))
     assert alone[0].splitlines()[-1] == "done"
 
@@ -221,7 +221,7 @@ def test_process_0_reads_a_replicated_state_for_all_processes(tmp_path):
     # that of process 0, so that both go on from the state before.
     said = finish_two(_REPLICATED, tmp_path)
     assert [output.splitlines()[-1] for output, _ in said] == ["done 0", "done 1"]
-    assert "the run goes on from step 1" in said[0][1]
+    assert "the run resumes from step 1" in said[0][1]
 
 
 _FULL_DISK = f"""{_COMMON}
@@ -282,7 +282,7 @@ def test_processes_try_together_to_write_a_checkpoint_that_met_a_full_disk(tmp_p
     """A process that waits for one that has failed would do so for minutes."""
     said = finish_two(_FULL_DISK, tmp_path)
     assert [errors.count("tries again in 0.3 s") for _, errors in said] == [7, 7]
-    assert [errors.count("goes on without these best parameters") for _, errors in said] == [1, 1]
+    assert [errors.count("continues without these best parameters") for _, errors in said] == [1, 1]
     last = [errors.splitlines()[-1] for _, errors in said]
     assert all("True a checkpoint in " in line for line in last)
     assert "No space left on device" in last[0]

@@ -451,7 +451,9 @@ def test_without_a_number_the_run_says_how_many_are_averaged(tmp_path):
 def test_of_the_best_there_is_one_however_many_are_averaged(tmp_path):
     assert _save_if_best(tmp_path, 1, 30.0, average=3)
     assert _load(tmp_path, step="best")[1] == [1]
-    with pytest.raises(UserError, match=r"average=3; of the best there is one; leave average out$"):
+    with pytest.raises(
+        UserError, match=r"average=3; there is only one best checkpoint; leave average out$"
+    ):
         _load(tmp_path, average=3, step="best")
 
 
@@ -604,7 +606,7 @@ def test_a_run_goes_on_from_the_one_before_a_damaged_one(tmp_path, capfd, damage
     (line,) = errors.splitlines()
     moved = tmp_path / "damaged" / "3.1"
     assert line.startswith(f"warning: checkpoint {tmp_path / 'checkpoints' / '3'} cannot be read (")
-    assert line.endswith(f"); it is now {moved}, and the run goes on from step 2")
+    assert line.endswith(f"); it is now {moved}, and the run resumes from step 2")
     assert sorted(p.name for p in moved.rglob("*")) == files
     assert not list((tmp_path / "damaged" / "3").iterdir())
     _save(tmp_path, [3])  # there is room for that step again
@@ -631,7 +633,7 @@ def test_where_no_checkpoint_can_be_read_a_run_does_not_start_anew(tmp_path, cap
         _damage(tmp_path / "checkpoints" / str(step))
     message = _refusal(lambda: _resume(tmp_path))
     assert "checkpoints/2 cannot be read (" in message
-    assert "none before it that can" in message
+    assert "has no older readable one" in message
     assert _kept(tmp_path) == [1, 2]
     assert not (tmp_path / "damaged").exists()
     assert capfd.readouterr().err == ""
