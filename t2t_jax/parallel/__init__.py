@@ -1,1 +1,1 @@
-"""The mesh of devices, how arrays are laid out over it, and how several processes agree."""
+"""The device mesh, the sharding of arrays over it, and agreement between processes."""

@@ -1,4 +1,4 @@
-"""The devices of JAX and their memory, with errors if either does not suffice."""
+"""The devices of JAX and their memory, with errors if devices or memory are missing."""
 
 import math
 import re
@@ -18,8 +18,8 @@ def all_devices() -> Sequence[jax.Device]:
     """Return the devices of all connected processes.
 
     Raises:
-      UserError: JAX finds no device of the requested platform, or computes in 64 bits, or the
-        system's limit on threads is too low.
+      UserError: JAX finds no device of the requested platform or computes in 64 bits, or the
+        system limit on threads is too low.
     """
     _check()
     return jax.devices()
@@ -32,7 +32,7 @@ def local_devices() -> Sequence[jax.Device]:
 
 
 def hardware_name(devices: Sequence[jax.Device]) -> str:
-    """Return the number and the model of some devices of one kind, such as "8 × NVIDIA H200"."""
+    """Return the number and model of devices of one kind, such as "8 × NVIDIA H200"."""
     first = devices[0]
     model = processor_name() if first.platform == "cpu" else first.device_kind
     return f"{len(devices)} × {model}"
@@ -42,22 +42,22 @@ def warn_of_unused_gpu(root: Path = Path("/")) -> None:
     """Warn if this machine has an NVIDIA GPU but JAX uses the CPU by default.
 
     Args:
-      root: the root directory of the system's device files; tests pass another.
+      root: the parent of `dev/`; tests pass another directory.
     """
-    asked = jax.config.values["jax_platforms"]
-    if asked or jax.default_backend() != "cpu" or not (root / "dev/nvidia0").exists():
+    platforms = jax.config.values["jax_platforms"]
+    if platforms or jax.default_backend() != "cpu" or not (root / "dev/nvidia0").exists():
         return
     warn(
-        "this machine has a GPU, but JAX computes on the processor, as its plugin for CUDA is "
-        f"missing or of another version: pip install 'jax[cuda12]=={jax.__version__}' and start "
-        "again, or set JAX_PLATFORMS=cpu to take the processor"
+        "this machine has a GPU, but JAX computes on the CPU, because its CUDA plugin is missing "
+        f"or has another version: pip install 'jax[cuda12]=={jax.__version__}' and start "
+        "again, or set JAX_PLATFORMS=cpu to use the CPU"
     )
 
 
 def _check() -> None:
     if jax.config.values["jax_enable_x64"]:
         raise UserError(
-            "JAX computes in 64 bits here (JAX_ENABLE_X64), and the models of this program in 32; "
+            "JAX computes in 64 bits (JAX_ENABLE_X64), but the models of this program need 32; "
             "unset that variable, or in Python call jax.config.update('jax_enable_x64', False)"
         )
     _start()
@@ -65,55 +65,55 @@ def _check() -> None:
 
 @cache
 def _start() -> None:
-    """Start JAX's platforms, which happens once in a process."""
+    """Initialize the platforms of JAX, once per process."""
     check_threads()
     keep_libtpu_quiet()
     try:
         jax.devices()
-    except (RuntimeError, AssertionError) as error:  # the latter where no platform is left
-        asked = jax.config.values["jax_platforms"]
-        found = in_one_line(error).partition(" (set JAX_PLATFORMS")[0].rstrip(".")
-        place = f"no device of JAX_PLATFORMS={asked}" if asked else "no device"
+    except (RuntimeError, AssertionError) as error:  # AssertionError: no platform is left
+        platforms = jax.config.values["jax_platforms"]
+        reason = in_one_line(error).partition(" (set JAX_PLATFORMS")[0].rstrip(".")
+        missing = f"no device of JAX_PLATFORMS={platforms}" if platforms else "no device"
         raise UserError(
-            f"JAX finds {place}{found and f' ({found[:300]})'}; unset JAX_PLATFORMS to take what "
-            "there is, set it to cpu to use the processor, or install JAX for that platform"
+            f"JAX finds {missing}{reason and f' ({reason[:300]})'}; unset JAX_PLATFORMS to use "
+            "any device, set it to cpu to use the CPU, or install JAX for that platform"
         ) from error
     warn_of_unused_gpu()
 
 
 LESS_MEMORY = (
-    "take less at once by parallel.tokens_per_device (or a smaller data.source_tokens_per_step and "
-    "data.target_tokens_per_step), keep less by parallel.remat='layer' and parallel.loss_chunks=8, "
-    "or share the parameters by parallel.fsdp (or make the model smaller)"
+    "lower parallel.tokens_per_device (or data.source_tokens_per_step and "
+    "data.target_tokens_per_step), set parallel.remat='layer' and parallel.loss_chunks=8, "
+    "or shard the parameters with parallel.fsdp (or make the model smaller)"
 )
-"""The settings that help where training takes too much memory, as errors name them."""
+"""Advice in errors about training that needs too much memory."""
 
 _LESS_TO_DECODE = "lower decoding.tokens_per_batch, decoding.beam_size or decoding.max_extra_length"
-# As XLA words it where it allocates, and where an allocation fails in the middle of a program.
+# The words of XLA for an allocation before a program starts, and for one within a program.
 _EXHAUSTED = re.compile("RESOURCE_EXHAUSTED|Out of memory")
 
 
 @contextmanager
 def within_memory(*, decoding: bool = False) -> Iterator[None]:
-    """Turn an out-of-memory exception within the context into a `UserError` of one line.
+    """Turn an out-of-memory exception within the context into a one-line `UserError`.
 
     Args:
-      decoding: whether the work is decoding, and not training.
+      decoding: True gives advice for decoding, False for training.
     """
     try:
         yield
     except (MemoryError, jax.errors.JaxRuntimeError) as error:
         if not isinstance(error, MemoryError) and not _EXHAUSTED.search(str(error)):
             raise
-        way_out = _LESS_TO_DECODE if decoding else LESS_MEMORY
+        remedy = _LESS_TO_DECODE if decoding else LESS_MEMORY
         reason = in_one_line(str(error).split("\n")[0])[:200]
-        raise UserError(f"out of memory{f' ({reason})' if reason else ''}; {way_out}") from error
+        raise UserError(f"out of memory{f' ({reason})' if reason else ''}; {remedy}") from error
 
 
 def memory_of_a_device(mesh: Mesh) -> int | None:
-    """Return the bytes that a program may use on each device, if known.
+    """Return the bytes that a program may use on each device, or None if unknown.
 
-    CPU devices of a process share the memory that is left on its host.
+    CPU devices of a process share the free memory of the host.
     """
     devices = mesh.local_devices
     if devices[0].platform != "cpu":
@@ -123,16 +123,12 @@ def memory_of_a_device(mesh: Mesh) -> int | None:
 
 
 def attached_memory(device: jax.Device) -> int | None:
-    """Return the bytes that a program may use, as reported by the device.
-
-    Returns:
-      The bytes; None if the device reports none, as in a described topology.
-    """
+    """Return the memory in bytes that a device reports; None for a described topology."""
     return _memory_stats(device).get("bytes_limit")
 
 
 def peak_memory(devices: Sequence[jax.Device]) -> int | None:
-    """Return the most bytes that a program has used on one of the devices, if they report it."""
+    """Return the peak memory in bytes over all devices, or None if no device reports it."""
     peaks = [_memory_stats(device).get("peak_bytes_in_use") for device in devices]
     return max((peak for peak in peaks if peak is not None), default=None)
 
@@ -145,12 +141,12 @@ def _memory_stats(device: jax.Device) -> dict[str, int]:
 
 
 def bytes_of_a_device(tree: object) -> int:
-    """Return the bytes that a tree of real or described arrays takes on each device."""
+    """Return the bytes of a tree of arrays, or of their descriptions, on each device."""
     return sum(
         math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree)
     )
 
 
 def gib(size: int | None) -> str:
-    """Format a number of bytes, which may be unknown."""
+    """Format a number of bytes in GiB; None is unknown."""
     return "not known" if size is None else f"{size / 2**30:,.1f} GiB"

@@ -1,12 +1,11 @@
-"""Settings of JAX that change results, and the XLA options for programs on accelerators.
+"""JAX settings that change results, and the XLA options of training steps.
 
-JAX takes settings from the environment and from `jax.config`. A run is resumed in another shell, on
-another cluster or in Colab, where they may differ. Those of random numbers are fixed, others are
-listed.
+JAX reads settings from the environment and from `jax.config`, which may differ when a user resumes
+a run elsewhere. This module fixes the settings of random numbers and lists all others.
 
-XLA options are passed with the program to compile, so the environment and other programs stay
-unchanged, and `--compile-only` uses the same ones. Options in the user's `XLA_FLAGS` or
-`LIBTPU_INIT_ARGS` are left out here, so the user's values take effect.
+The trainer passes XLA options per compiled program, so other programs stay unchanged and
+`--compile-only` uses the same options. Options that the user sets in `XLA_FLAGS` or
+`LIBTPU_INIT_ARGS` take precedence.
 """
 
 import os
@@ -31,7 +30,7 @@ _DEFAULTS = {
     "jax_allow_f16_reductions": True,
     "jax_softmax_custom_jvp": False,
     "jax_use_direct_linearize": _SINCE_0_7,
-    # What is compiled together, and in which order sums are added up.
+    # These settings change fusion and the order of sums.
     "jax_disable_jit": False,
     "jax_disable_most_optimizations": False,
     "jax_optimization_level": "UNKNOWN",
@@ -40,94 +39,94 @@ _DEFAULTS = {
     "jax_use_shardy_partitioner": _SINCE_0_7,
     "flax_fix_rng_separator": False,  # keys of dropout and of initial parameters
 }
-"""The settings of JAX and Flax that change results, by random numbers or by rounding, with their
-defaults. A version that lacks a setting behaves as by its default."""
+"""Defaults of the JAX and Flax settings that change random numbers or rounding. A version without a
+setting behaves like the default."""
 _VARIABLES = "NVIDIA_TF32_OVERRIDE", "JAX_PALLAS_USE_MOSAIC_GPU"
-"""Environment variables that change results and have no such setting."""
+"""Environment variables that change results but have no JAX setting."""
 _WITHOUT_EFFECT = re.compile("_dump_|device_count|_cache_dir")
-"""Flags of XLA that change no result; any other may change the rounding."""
+"""XLA flags that change no result; any other flag may change rounding."""
 
 
 def random_key(seed: int | UInt32[Array, ""]) -> Key[Array, ""]:
-    """Return the PRNG key of a seed, of the same kind under any `jax_default_prng_impl`."""
+    """Return the threefry PRNG key of a seed, under any `jax_default_prng_impl`."""
     return jax.random.key(seed, impl="threefry2x32")
 
 
 @contextmanager
 def fixed_random_bits() -> Iterator[None]:
-    """Draw the same random numbers under any `jax_threefry_partitionable`, as a decorator too.
+    """Fix `jax_threefry_partitionable` for programs that JAX traces in this context.
 
-    Programs that are traced within keep to it when they are compiled and run.
+    The function is a context manager and a decorator.
     """
     with jax.threefry_partitionable(True):
         yield
 
 
 def result_settings() -> dict[str, str]:
-    """Return the settings that change results and are not at their defaults, by name.
+    """Return the non-default settings that change results, keyed by name.
 
-    A name is an environment variable, such as "JAX_DEFAULT_MATMUL_PRECISION", or a flag of XLA,
-    such as "--xla_allow_excess_precision".
+    A name is an environment variable, such as "JAX_DEFAULT_MATMUL_PRECISION", or an XLA flag, such
+    as "--xla_allow_excess_precision".
     """
     values = {**jax.config.values, "flax_fix_rng_separator": flax.config.flax_fix_rng_separator}
-    found = {
+    settings = {
         name.upper(): str(values[name])
         for name, default in _DEFAULTS.items()
         if values.get(name, default) != default
     }
-    found |= {name: os.environ[name] for name in _VARIABLES if name in os.environ}
-    for flag in given_flags().split():
+    settings |= {name: os.environ[name] for name in _VARIABLES if name in os.environ}
+    for flag in user_xla_flags().split():
         name, _, value = flag.partition("=")
         if not _WITHOUT_EFFECT.search(name):
-            found[name] = value or "true"
-    return found
+            settings[name] = value or "true"
+    return settings
 
 
-# Measured by `--compile-only`, 25 November 2026, jax 0.12.0.1: the least time of a step of
-# configs/big.py on eight devices, 24,576 + 24,576 positions on each, one pass.
+# Estimated by `--compile-only` on 25 November 2026 with jax 0.12.0.1: the lower bound on the time
+# of a step of configs/big.py on eight devices, with 24,576 + 24,576 positions per device, one pass.
 #
-# Left out, as XLA's default is as good or better:
-#   xla_gpu_all_reduce_combine_threshold_bytes and those of all-gather and reduce-scatter (30 MiB):
-#     with 8 MiB big takes 0.1 ms less on H200 under fsdp, in 56 transfers in place of 22, and the
-#     bound does not count what it costs to start one; base gains nothing. 1 GiB, near to what
-#     guides recommend, takes 0.9 ms more: nothing can begin before everything is there.
-#   xla_gpu_pipeline_all_gather and siblings: they pipeline loops, and layers are no loop here.
-# XLA's default already: xla_gpu_enable_command_buffer (kernels, products, cuDNN) with
+# We leave out these options, as the XLA default is as good or better:
+#   xla_gpu_all_reduce_combine_threshold_bytes and its siblings for all-gather and reduce-scatter
+#     (default 30 MiB): with 8 MiB, big takes 0.1 ms less on H200 under fsdp, in 56 instead of 22
+#     transfers, but the bound ignores the cost to start a transfer; base gains nothing. 1 GiB,
+#     which guides recommend, takes 0.9 ms more, because transfers start only after all gradients.
+#   xla_gpu_pipeline_all_gather and siblings: they pipeline loops, and our layers are no loop.
+# XLA already sets xla_gpu_enable_command_buffer (kernels, matmuls, cuDNN) with
 #   xla_gpu_graph_min_graph_size=5, and xla_gpu_enable_highest_priority_async_stream.
 # TPUs: async collective fusion (xla_tpu_enable_async_collective_fusion and its siblings),
-#   xla_tpu_enable_data_parallel_all_reduce_opt and xla_tpu_enable_latency_hiding_scheduler leave
-#   the figures of a program for v5e:2x2 under fsdp as they are (base, two layers, jax 0.10.2). Nor
-#   do they, xla_tpu_enable_async_collective_fusion_fuse_all_reduce, xla_enable_async_all_reduce or
-#   xla_tpu_enable_all_reduce_native_decomposition (libtpu 0.0.50) take apart the one all-reduce of
-#   the gradients of a step on v5e:2x2, which no kernel runs beside.
+#   xla_tpu_enable_data_parallel_all_reduce_opt and xla_tpu_enable_latency_hiding_scheduler change
+#   nothing in a program for v5e:2x2 under fsdp (base, two layers, jax 0.10.2). These options,
+#   xla_tpu_enable_async_collective_fusion_fuse_all_reduce, xla_enable_async_all_reduce and
+#   xla_tpu_enable_all_reduce_native_decomposition (libtpu 0.0.50) also do not split the single
+#   all-reduce of the gradients of a step on v5e:2x2, during which no kernel runs.
 OPTIONS: dict[str, dict[str, bool | int]] = {
     "gpu": {
-        # It starts transfers before the work that can run beside them (docs.jax.dev, GPU
-        # performance tips). XLA does so by itself for H200 and B200, not for A100: there, with
-        # parallel.fsdp=8, 151.4 in place of 154.4 ms, 0.2 in place of 3.2 ms of them waiting.
+        # This option starts transfers early, so that they overlap with computation (docs.jax.dev,
+        # GPU performance tips). XLA enables it for H200 and B200, but not for A100: there, with
+        # parallel.fsdp=8, a step takes 151.4 instead of 154.4 ms and waits 0.2 instead of 3.2 ms.
         "xla_gpu_enable_latency_hiding_scheduler": True,
-        # It leaves the products of queries, keys and values three. XLA (32 MB) makes one of them
-        # where the weights are small, and copies the three results out of it: base on one H200
-        # takes 19.9 in place of 20.5 ms.
+        # 0 keeps three separate matmuls for queries, keys and values. By default (32 MB) XLA merges
+        # small ones into one matmul and then copies the three results: base on one H200 takes 19.9
+        # instead of 20.5 ms.
         "xla_gpu_dot_merger_threshold_mb": 0,
-        # It takes products from cuBLAS, whose calls add biases, compute max(0, x) and add up what
-        # several make. XLA's own, its choice where it cannot time both, do not, and the gradient
-        # of a matrix takes two (NVIDIA's images for JAX have set it too). Base on one H200 takes
-        # 17.8 in place of 19.2 ms.
+        # False uses cuBLAS, whose matmuls fuse biases, max(0, x) and the accumulation of gradients.
+        # XLA's Triton matmuls, its choice if it cannot time both, fuse none of these, and need two
+        # kernels for the gradient of a matrix. NVIDIA's images for JAX also set this option. Base
+        # on one H200 takes 17.8 instead of 19.2 ms.
         "xla_gpu_enable_triton_gemm": False,
     },
 }
-"""The options of each platform that XLA does not set by default, each with its effect, its source
-and the measured gain above it."""
+"""The non-default XLA options of each platform. The comment above an option gives its effect, its
+source and the measured gain."""
 
 _FOR_SEVERAL = {"xla_gpu_enable_latency_hiding_scheduler"}
-"""The options that are left out for a single device."""
+"""The options that `compiler_options` omits on a single device."""
 
 _FLAG_VARIABLES = "XLA_FLAGS", "LIBTPU_INIT_ARGS"
 
 
-def given_flags() -> str:
-    """Return the flags of XLA in the environment, or in the file that a variable names."""
+def user_xla_flags() -> str:
+    """Return the XLA flags from the environment, or from the file that a variable names."""
     texts = [os.environ.get(name, "").strip() for name in _FLAG_VARIABLES]
     for n, text in enumerate(texts):
         if text and not text.startswith("-"):  # XLA's rule for the name of a file
@@ -137,28 +136,28 @@ def given_flags() -> str:
 
 
 def compiler_options(mesh: Mesh) -> dict[str, bool | int]:
-    """Return the compiler options of a training step on a mesh, by name.
+    """Return the compiler options of a training step on a mesh, keyed by name.
 
-    There are none for CPUs. Searches use XLA's defaults.
+    CPUs have no options. Beam search uses the defaults of XLA.
 
     Args:
-      mesh: the devices, which may be described ones.
+      mesh: the devices, which may be a described topology.
     """
-    [device, *others] = mesh.devices.flat
-    user_flags = set(re.findall(r"(?:^|\s)--?(\w+)", given_flags()))
+    [device, *other_devices] = mesh.devices.flat
+    user_names = set(re.findall(r"(?:^|\s)--?(\w+)", user_xla_flags()))
     local = mesh.local_devices[0] if mesh.local_devices else device
     return {
         name: value
         for name, value in OPTIONS.get(device.platform, {}).items()
-        if (others or name not in _FOR_SEVERAL)
-        and name not in user_flags
+        if (other_devices or name not in _FOR_SEVERAL)
+        and name not in user_names
         and _is_known(name, value, local)
     }
 
 
 @cache
 def _is_known(name: str, value: bool | int, device: jax.Device) -> bool:
-    """Return whether the installed XLA takes an option, as flags come and go with versions."""
+    """Return whether the installed version of XLA accepts an option."""
     x = jax.ShapeDtypeStruct((), jnp.float32, sharding=SingleDeviceSharding(device))
     try:
         jax.jit(jnp.negative, compiler_options={name: value}).lower(x).compile()
@@ -170,5 +169,5 @@ def _is_known(name: str, value: bool | int, device: jax.Device) -> bool:
 
 
 def described_options(mesh: Mesh) -> str:
-    """Return the training options on a mesh as command-line flags, or an empty text."""
+    """Return the compiler options of a training step as command-line flags."""
     return " ".join(f"--{name}={str(v).lower()}" for name, v in compiler_options(mesh).items())

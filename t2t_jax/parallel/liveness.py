@@ -1,7 +1,8 @@
-"""The liveness of the processes of a run: a process that fails or is silent ends the others.
+"""Detect processes of a run that fail or fall silent, and end the other processes.
 
-Threads of each process write beats to the message board and read the beats and failures of the
-others. JAX's own heartbeat aborts the program and names no host, so it is set to a longer time.
+Threads of each process write heartbeats to the message board, and read the heartbeats and failures
+of the other processes. JAX's own heartbeat aborts the program and names no host, so its timeout is
+longer.
 """
 
 import atexit
@@ -26,28 +27,28 @@ from t2t_jax.system.program import at_failure
 
 _T = TypeVar("_T")
 _TICK = 0.5
-_GRACE = 1.5  # seconds in which a process may end by the same error as another one
-_SECONDS_TO_LEARN = 2 * _TICK + _GRACE + 1.0  # of the failure of another process
-_HOLD = 4.0  # seconds for which process 0, which serves the board, lets the others read
+_GRACE = 1.5  # seconds for a process to end by an error that it shares with another process
+_SECONDS_TO_LEARN = 2 * _TICK + _GRACE + 1.0  # until the failure of another process is known
+_HOLD = 4.0  # seconds that process 0 keeps serving the board before it ends
 SECONDS_TO_WRITE = 30.0
-"""How long a program that ends waits for a disk."""
+"""Seconds that an ending program waits for a disk."""
 _LONGEST_REASON = 300
 _DONE = "done"
 
 
 class Liveness:
-    """The threads that watch the other processes.
+    """Threads that watch the other processes.
 
     Attributes:
-      on_end: called before the program ends, with the reason, the exit code and the silent
-        processes.
+      on_end: called before the program ends, with the reason, the exit code and the indices of
+        silent processes.
     """
 
     def __init__(self, seconds: float | None) -> None:
         """Start the threads.
 
         Args:
-          seconds: the time after which a silent process is lost; None waits for ever.
+          seconds: the timeout after which a silent process counts as lost; None waits forever.
         """
         self.on_end: Callable[[str, int, Sequence[int]], None] = lambda *_: None
         self._index, self._seconds = jax.process_index(), seconds
@@ -61,14 +62,14 @@ class Liveness:
         threading.Thread(target=self._judge, daemon=True, name="liveness").start()
 
     def close(self) -> None:
-        """Tell the others that this process is done, before JAX disconnects."""
+        """Report to the other processes that this process is done, before JAX disconnects."""
         self._over.set()
         self._writer.join(_HOLD)
 
     def report(self, error: BaseException) -> str:
-        """Tell the other processes, once, that an error ends this one; return its name.
+        """Report once to the other processes that an error ends this one, and return its name.
 
-        This never returns if the failure of another process ends this one.
+        This call blocks forever if the failure of another process is ending this one.
         """
         if self._ends:
             threading.Event().wait()
@@ -81,7 +82,7 @@ class Liveness:
         return f"{self._name}: "
 
     def wait(self) -> None:
-        """Give the failure of another process, if there is one, the time to end this one."""
+        """Wait long enough for the failure of another process to end this process."""
         time.sleep(_SECONDS_TO_LEARN)
         if self._ends:
             threading.Event().wait()
@@ -91,7 +92,7 @@ class Liveness:
         within(_HOLD, lambda: leave(f"failure/{self._index}", text))
 
     def _exchange(self) -> None:
-        """Write and read the board, which does not answer while process 0 is suspended."""
+        """Write heartbeats and read the board, which blocks while process 0 is suspended."""
         key, count = f"beat/{self._index}", 0
         pause = max(1.0, (self._seconds or 600.0) / 10)
         latest = -pause
@@ -117,15 +118,15 @@ class Liveness:
             if failures := [json.loads(text) for text in self._failures.values()]:
                 seconds_since_failure += interval
                 if seconds_since_failure > _GRACE:
-                    # A process that only misses another one has this code.
+                    # HUNG only means that a process misses another one, so prefer other codes.
                     code, reason = min(failures, key=lambda failure: failure[0] == HUNG)
                     self._end(code if code in FINAL else HUNG, reason)
             elif self._seconds and max(silent.values()) > self._seconds:
                 self._end_without([n for n, age in silent.items() if age > self._seconds])
 
     def _end_without(self, silent: Sequence[int]) -> None:
-        """End the program as these processes are silent."""
-        if 0 in silent:  # which has the beats of the others
+        """End the program because other processes are silent."""
+        if 0 in silent:  # all heartbeats go through process 0, so only it is known to be silent
             silent = [0]
         name = self._beats.get(silent[0], "a host without a beat").partition(" ")[0]
         reason = f"process {silent[0]} on {name} has been silent for {self._seconds:.3g} s"
@@ -134,8 +135,8 @@ class Liveness:
 
     def _end(self, code: int, reason: str, silent: Sequence[int] = ()) -> None:
         self._ends = True
-        advice = "" if code in FINAL else "; the same command goes on from the last checkpoint"
-        # A process that was suspended reads its own name.
+        advice = "" if code in FINAL else "; the same command resumes from the last checkpoint"
+        # After a suspension, a process may read the failure message that names itself.
         name = "" if reason.startswith(self._name) else f"{self._name}: "
         end_program(code, f"{name}{reason}{advice}", lambda: self.on_end(reason, code, silent))
 
@@ -144,19 +145,19 @@ _liveness: Liveness | None = None
 
 
 def liveness() -> Liveness | None:
-    """Return the liveness of the processes; None in a process without others."""
+    """Return the `Liveness` of this process; None in a single-process run."""
     return _liveness
 
 
 def watch_processes(seconds: float | None) -> None:
-    """Watch the other processes, and name this one in its errors; for `seconds` see `Liveness`."""
+    """Start to watch the other processes, and name this process in its errors."""
     global _liveness
     _liveness = watcher = Liveness(seconds)
     atexit.register(watcher.close)
     at_failure(watcher.report)
 
     def end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        """Print a traceback and exit at once: JAX would wait for the others at a barrier."""
+        """Print a traceback and exit at once, as JAX would wait for other processes."""
         name = watcher.report(error)
         sys.__excepthook__(kind, error, trace)
         print(f"error: {name}the traceback above ends it", file=sys.stderr, flush=True)
@@ -167,16 +168,16 @@ def watch_processes(seconds: float | None) -> None:
 
 
 def ticks(over: threading.Event, seconds: float) -> Iterator[float]:
-    """Yield the seconds since the last tick, without suspended time, until `over` is set."""
-    last = time.monotonic()
+    """Yield the seconds since the last tick until `over` is set; suspended time is excluded."""
+    previous = time.monotonic()
     while not over.wait(seconds):
         now = time.monotonic()
-        yield min(now - last, 2 * seconds)
-        last = now
+        yield min(now - previous, 2 * seconds)
+        previous = now
 
 
 def end_program(code: int, message: str, *records: Callable[[], None]) -> None:
-    """Write records, each for a limited time, and end the program from any thread."""
+    """Write records, each within `SECONDS_TO_WRITE`, and end the program from any thread."""
     for record in records:
         within(SECONDS_TO_WRITE, record)
     print(f"error: {message}", file=sys.stderr, flush=True)
@@ -186,16 +187,16 @@ def end_program(code: int, message: str, *records: Callable[[], None]) -> None:
 
 
 def _serve_board() -> None:
-    """Let the others read the message board, which ends with process 0."""
+    """Keep process 0 alive for a moment, so that others can read the message board."""
     if jax.process_index() == 0 and jax.process_count() > 1:
         time.sleep(_HOLD)
 
 
 def within(seconds: float, work: Callable[[], _T]) -> Future[_T]:
-    """Do work for at most some seconds, as a disk or another process may hang.
+    """Run `work` in a thread, and wait for it at most some seconds.
 
     Returns:
-      The result or the error of the work; not done if its thread goes on.
+      A future with the result or the error of the work, or an unfinished future after a timeout.
     """
     result: Future[_T] = Future()
 

@@ -1,8 +1,8 @@
-"""Messages between processes, in the store of JAX's coordination service.
+"""Messages between processes, in the key-value store of JAX's coordination service.
 
-Process 0 keeps the store. Unlike an exchange between devices, it answers while another process is
-dead or stuck. A single process has no store, and a lost process 0 takes it away: messages are lost,
-and none are read.
+Process 0 serves the store. The store answers even while another process is dead or stuck, unlike a
+device collective. Without a store (a single process, or a lost process 0), writes do nothing and
+reads return no messages.
 """
 
 from contextlib import suppress
@@ -12,20 +12,20 @@ from jax.errors import JaxRuntimeError
 
 
 def leave(key: str, text: str) -> None:
-    """Write a text under a key, and replace the previous one."""
+    """Write a text under a key, and replace the previous text."""
     if global_state.client is not None:
         with suppress(JaxRuntimeError):
             global_state.client.key_value_set(f"t2t_jax/{key}", text, allow_overwrite=True)
 
 
 def wait_for_all(key: str, milliseconds: int) -> None:
-    """Wait until all processes have called this with the same key."""
+    """Wait until all processes have called this function with the same key."""
     if global_state.client is not None:
         global_state.client.wait_at_barrier(f"t2t_jax/{key}", milliseconds)
 
 
 def texts_under(key: str) -> dict[int, str]:
-    """Return the texts under keys of the form `KEY/NUMBER`, by number."""
+    """Return the texts of the keys `KEY/NUMBER`, keyed by number."""
     if global_state.client is not None:
         with suppress(JaxRuntimeError):
             entries = global_state.client.key_value_dir_get(f"t2t_jax/{key}/")

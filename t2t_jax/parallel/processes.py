@@ -1,8 +1,7 @@
-"""Several processes as one program: how they connect, agree, and lock a run directory.
+"""Connect several processes, agree on decisions between them, and lock a run directory.
 
-A process sees the devices of its host. Once it has joined the others, `jax.devices()` lists the
-devices of all. A program on them runs when all processes start it, in the same order. So every
-decision about the next program must be the same in all processes: these functions ensure that.
+After `join`, `jax.devices()` lists the devices of all processes. All processes must start the same
+programs in the same order, so they must agree on every decision about the next program.
 """
 
 import hashlib
@@ -35,11 +34,11 @@ from t2t_jax.system.lock import LOCK, holding, is_held
 
 _LAG = 2
 _LONGEST = 1800.0
-_LEAST_SILENCE = 10.0  # seconds, as a busy host may not run a thread for some
+_LEAST_SILENCE = 10.0  # seconds, because a busy host may suspend a thread for several seconds
 _LONGEST_NAME = 64
 _BY_HAND = (
-    "name the place by --coordinator, --num-processes and --process-id, as t2t-jax launch does, or "
-    "train alone: --num-processes 1"
+    "pass --coordinator, --num-processes and --process-id, as t2t-jax launch does, or train in a "
+    "single process with --num-processes 1"
 )
 
 
@@ -50,19 +49,19 @@ def join(
     minutes: float = 30.0,
     hang_minutes: float | None = 10.0,
 ) -> None:
-    """Connect to the other processes of this run; call it before JAX is asked for its devices.
+    """Connect to the other processes of this run, before any call of `jax.devices`.
 
-    Without arguments the environment identifies them: Slurm, Open MPI, a TPU pod or a Kubernetes
-    job, as far as JAX knows it. If it names no others, nothing happens. Slurm and Open MPI give
-    each process one GPU of its host (JAX_LOCAL_DEVICE_IDS names others).
+    Without arguments, JAX reads the processes from the environment: Slurm, Open MPI, a TPU pod or a
+    Kubernetes job. If the environment names one process, nothing happens. Slurm and Open MPI give
+    each process one GPU of its host (JAX_LOCAL_DEVICE_IDS overrides the choice).
 
     Args:
-      coordinator: HOST:PORT of process 0, where it listens and the others connect. Open MPI gives
-        the other two arguments.
-      num_processes: 1 trains in one process, whatever the environment says.
+      coordinator: HOST:PORT where process 0 listens. Under Open MPI, the other two arguments may
+        be None.
+      num_processes: the number of processes; 1 ignores the environment.
       process_id: index of this process, from 0.
-      minutes: how long to wait for the others.
-      hang_minutes: after half of this time without a sign of another process, the program ends.
+      minutes: how long to wait for the other processes.
+      hang_minutes: the program ends if another process is silent for half of this time.
     """
     if num_processes == 1:
         return
@@ -72,23 +71,24 @@ def join(
         if "JAX_LOCAL_DEVICE_IDS" not in os.environ:
             devices = int(os.environ["OMPI_COMM_WORLD_LOCAL_RANK"])
     if coordinator is not None and num_processes is not None and process_id is not None:
-        _check_place(coordinator, num_processes, process_id)
+        _check_address(coordinator, num_processes, process_id)
     elif (coordinator, num_processes, process_id) != (None, None, None):
-        raise UserError("--coordinator, --num-processes and --process-id go together; give all")
+        raise UserError("--coordinator, --num-processes and --process-id go together; pass all")
     elif not _has_others():
         return
     let_devices_wait()
-    # JAX's own service would receive SIGTERM until the training loop does, and ignore it. JAX 0.6
-    # has no such setting.
+    # JAX's preemption service would catch SIGTERM before the training loop starts, and ignore it.
+    # JAX 0.6 lacks this setting.
     with suppress(AttributeError):
         jax.config.update("jax_enable_preemption_service", False)
     settings = {
         "initialization_timeout": int(60 * minutes) + 3600,
-        "shutdown_timeout_seconds": 60,  # how long a process waits that ends first
+        "shutdown_timeout_seconds": 60,  # how long the first process to end waits for the others
         # `liveness` notices a silent process before JAX does, which would abort the program.
         "heartbeat_timeout_seconds": int(60 * hang_minutes) + 600 if hang_minutes else 10**6,
     }
-    accepted = inspect.signature(jax.distributed.initialize).parameters  # JAX 0.6: only the first
+    # JAX 0.6 accepts only the first setting.
+    accepted = inspect.signature(jax.distributed.initialize).parameters
     settings = {name: value for name, value in settings.items() if name in accepted}
     initialize = partial(
         jax.distributed.initialize, coordinator, num_processes, process_id, devices
@@ -98,34 +98,32 @@ def join(
         watch_processes(max(_LEAST_SILENCE, 30 * hang_minutes) if hang_minutes else None)
 
 
-def _check_place(coordinator: str, num_processes: int, process_id: int) -> None:
+def _check_address(coordinator: str, num_processes: int, process_id: int) -> None:
     host, _, port = coordinator.rpartition(":")
     if not host or not port.isdecimal():
         raise UserError(f"--coordinator {coordinator} is not HOST:PORT, as in 10.0.0.1:8476")
     if not 0 <= process_id < num_processes:
         raise UserError(
-            f"--process-id {process_id} is not one of {num_processes} processes; they are counted "
+            f"--process-id {process_id} is not one of {num_processes} processes, which are counted "
             f"from 0 to {num_processes - 1}"
         )
 
 
 def _has_others() -> bool:
-    """Return whether the environment names several processes, without contacting any."""
+    """Return whether the environment names several processes; the function contacts none."""
     return _tasks() > 1 or _is_on_tpu_pod() or _is_in_kubernetes_job()
 
 
 def _tasks() -> int:
-    """Return the number of tasks of this Slurm step or Open MPI program.
-
-    If Slurm starts a program for one task, others may use its job's port; and in the shell of an
-    allocation SLURM_NTASKS counts tasks that nobody started.
-    """
+    """Return the number of tasks of this Slurm step or Open MPI program."""
+    # SLURM_NTASKS would be wrong: in the shell of an allocation it counts tasks that nobody
+    # started. A single-task step must not use the port of its job, which another step may use.
     counts = (os.environ.get(n, "") for n in ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE"))
     return max(int(count) if count.isdecimal() else 1 for count in counts)
 
 
 def _is_on_tpu_pod() -> bool:
-    # JAX puts `tpu` first where it finds chips and their library; elsewhere nothing is asked.
+    # JAX puts `tpu` first if it finds TPU chips and libtpu. On other machines nothing is queried.
     if not (jax.config.values["jax_platforms"] or "").startswith("tpu"):
         return False
     hosts = os.environ.get("TPU_PROCESS_ADDRESSES") or os.environ.get("TPU_WORKER_HOSTNAMES")
@@ -135,10 +133,8 @@ def _is_on_tpu_pod() -> bool:
 
 
 def _is_in_kubernetes_job() -> bool:
-    """Return whether this is a pod of an indexed job, for which JAX queries Kubernetes.
-
-    A pod with TPUs learns of the others from its environment.
-    """
+    """Return whether this process runs in a pod of an indexed Kubernetes job without TPUs."""
+    # JAX queries Kubernetes for the other pods, except on TPU pods, whose environment names them.
     if not {"KUBERNETES_SERVICE_HOST", "JOB_COMPLETION_INDEX"} <= os.environ.keys():
         return False
     if (jax.config.values["jax_platforms"] or "").startswith("tpu"):
@@ -152,53 +148,55 @@ def _is_in_kubernetes_job() -> bool:
 
 
 def _meet(initialize: Callable[[], None], coordinator: str | None, seconds: float) -> None:
-    """Run `initialize` in a thread, which can be abandoned: JAX aborts the program on a timeout."""
+    """Run `initialize` in a thread with a timeout, because JAX would abort the program."""
     with RollCall() as roll_call:
         met = within(seconds, initialize)
-    place = f"at {coordinator}" if coordinator else "where the environment says"
+    address = f"at {coordinator}" if coordinator else "at the address from the environment"
     if not met.done():
         raise LostProcessError(
-            f"the processes did not meet {place} within {seconds / 60:g} min "
-            f"(parallel.rendezvous_minutes): {roll_call.result()}; start all, each with its "
-            "own --process-id, where they can reach that host and port"
+            f"the processes did not connect {address} within {seconds / 60:g} min "
+            f"(parallel.rendezvous_minutes): {roll_call.result()}; start all processes, each with "
+            "its own --process-id, on hosts that can reach that host and port"
         )
-    if error := met.exception():  # of many kinds: the environment is not what JAX expects
+    if error := met.exception():  # of any class, such as ValueError for unexpected variables
         reason = in_one_line(error)
-        if "Kubernetes API Error: 403" in reason:  # JAX's own words, of which the rest is long
+        if "Kubernetes API Error: 403" in reason:  # JAX's own message is long
             reason = "the service account of this pod may not read pods, services and jobs"
         raise UserError(
-            f"cannot meet the other processes {place} ({reason}); {_BY_HAND}"
+            f"cannot connect to the other processes {address} ({reason}); {_BY_HAND}"
         ) from error
 
 
 def is_main() -> bool:
-    """Return whether this is process 0, the only one that writes shared files."""
+    """Return whether this process is process 0, which writes the shared files."""
     return jax.process_index() == 0
 
 
 @cache
 def _copies() -> tuple[NamedSharding, Callable[[jax.Array], jax.Array]]:
-    """Return a sharding of one row a device, and a function that gives all devices all rows."""
+    """Return a sharding with one row per device, and a function that replicates all rows."""
     mesh = Mesh(np.asarray(jax.devices()), ("devices",))
     rows = NamedSharding(mesh, PartitionSpec("devices"))
-    whole = NamedSharding(mesh, PartitionSpec())
-    return rows, jax.jit(lambda x: x, out_shardings=whole)
+    everywhere = NamedSharding(mesh, PartitionSpec())
+    return rows, jax.jit(lambda x: x, out_shardings=everywhere)
 
 
-def _start_exchange(numbers: Sequence[int]) -> jax.Array:
-    """Start to send some numbers to all processes; the array is ready once all have called.
+def _start_exchange(values: Sequence[int]) -> jax.Array:
+    """Start to send int32 values to all processes, without waiting for them.
 
-    It has a row for each device; all devices of a process have its numbers.
+    Returns:
+      `[devices, values]`, ready once all processes have called. All devices of a process have equal
+      rows.
     """
     rows, copy = _copies()
-    own = np.tile(np.asarray(numbers, np.int32), (jax.local_device_count(), 1))
-    return copy(jax.make_array_from_process_local_data(rows, own))
+    local_rows = np.tile(np.asarray(values, np.int32), (jax.local_device_count(), 1))
+    return copy(jax.make_array_from_process_local_data(rows, local_rows))
 
 
 def agree(proposal: int) -> int:
-    """Return the largest of the processes' proposals.
+    """Return the largest proposal of all processes.
 
-    The call waits until every process has made it, so it is a barrier, too.
+    The call blocks until every process has called, so it is also a barrier.
 
     Args:
       proposal: an int32 other than -2**31.
@@ -209,26 +207,26 @@ def agree(proposal: int) -> int:
 
 
 def of_main(value: int) -> int:
-    """Return process 0's number on all processes; other numbers are ignored."""
+    """Return the value of process 0 on all processes."""
     return agree(value if is_main() else 1 - 2**31)
 
 
 def one_without(holds: bool) -> int | None:
-    """Return the index of a process for which `holds` is False, if there is one."""
-    found = agree(-1 if holds else jax.process_index())
-    return None if found < 0 else found
+    """Return the largest index of a process whose `holds` is False, or None."""
+    index = agree(-1 if holds else jax.process_index())
+    return None if index < 0 else index
 
 
 class Agreement:
-    """A form of `agree` that answers two calls late, so that no process waits for computations.
+    """An `agree` that returns its result two calls later, so that no process waits for devices.
 
     Attributes:
-      seconds: the `seconds` of each process, in order, in the last answered call; None before the
-        first answer, and for a single process.
+      seconds: the `seconds` of each process in the call that the last result belongs to. None
+        before the first result, and in a single process.
     """
 
     def __init__(self) -> None:
-        """Start without proposals."""
+        """Start with no proposals."""
         self._under_way: deque[jax.Array] = deque()
         owners = [device.process_index for device in jax.devices()]
         self._first_devices = np.unique(owners, return_index=True)[1]
@@ -237,40 +235,38 @@ class Agreement:
     def __call__(self, proposal: int, seconds: float = 0.0) -> int:
         """Return the largest proposal of two calls ago; 0 in the first two calls.
 
-        A single process gets its number back at once. The answers to the last two calls are never
-        returned: if they matter, call `agree`.
+        A single process gets its proposal back at once. The results of the last two calls are never
+        returned: call `agree` if they matter.
 
         Args:
-          proposal: a number as for `agree`; 0 means no proposal.
-          seconds: a time that all processes learn, up to half an hour, in steps of a microsecond.
+          proposal: an int32 as for `agree`; 0 means no proposal.
+          seconds: a duration to share with all processes, capped at half an hour, with microsecond
+            resolution.
         """
         if jax.process_count() == 1:
             return proposal
         self._under_way.append(_start_exchange([proposal, int(min(seconds, _LONGEST) * 1e6)]))
         if len(self._under_way) <= _LAG:
             return 0
-        told = np.asarray(self._under_way.popleft())
-        self.seconds = told[self._first_devices, 1] / 1e6
-        return int(told[:, 0].max())
+        gathered = np.asarray(self._under_way.popleft())
+        self.seconds = gathered[self._first_devices, 1] / 1e6
+        return int(gathered[:, 0].max())
 
 
 @cache
 def hosts() -> tuple[str, ...]:
-    """Return the name of each process's host.
-
-    All processes make the first call together.
-    """
+    """Return the host name of each process; all processes make the first call together."""
     name = host_name().encode()[:_LONGEST_NAME].ljust(_LONGEST_NAME, b"\0")
-    own = np.frombuffer(name, np.uint8)
-    rows = np.reshape(multihost_utils.process_allgather(own), (-1, _LONGEST_NAME))
+    local_name = np.frombuffer(name, np.uint8)
+    rows = np.reshape(multihost_utils.process_allgather(local_name), (-1, _LONGEST_NAME))
     return tuple(bytes(row).rstrip(b"\0").decode(errors="replace") for row in rows)
 
 
 def check_same(facts: Mapping[str, str]) -> None:
-    """Refuse to continue unless all processes have the same facts.
+    """Refuse to continue unless all processes have identical facts.
 
     Args:
-      facts: texts by name; all processes have the same names in the same order.
+      facts: texts keyed by name; the names and their order are the same on all processes.
 
     Raises:
       UserError: on every process, naming a fact and the first process that differs from process 0.
@@ -283,25 +279,25 @@ def check_same(facts: Mapping[str, str]) -> None:
     if differs.any():
         process, fact = np.argwhere(differs)[0]
         raise UserError(
-            f"{list(facts)[fact]} of process {process} is not that of process 0; give all "
+            f"{list(facts)[fact]} of process {process} differs from process 0; give all "
             "processes the same command line and the same files"
         )
 
 
 @contextmanager
 def bound_together() -> Iterator[None]:
-    """Turn the loss of another process within the context into an error of one line.
+    """Turn the loss of another process within the context into a one-line error.
 
-    The other processes learn of any other error at once.
+    Any other error is reported to the other processes at once.
 
     Raises:
-      LostProcessError: another process is gone, which ends the run for all.
+      LostProcessError: another process is gone, which ends the run of all processes.
     """
     try:
         yield
     except Exception as error:
         watcher, signs = liveness(), ("Gloo", "NCCL", "coordination service", "heartbeat")
-        # It is a ValueError where a program is dispatched.
+        # Dispatching a program raises a ValueError after the loss of a process.
         is_from_jax = isinstance(error, (jax.errors.JaxRuntimeError, ValueError))
         is_loss = is_from_jax and not isinstance(error, UserError)
         if jax.process_count() == 1 or not is_loss or not any(s in str(error) for s in signs):
@@ -312,8 +308,8 @@ def bound_together() -> Iterator[None]:
             watcher.wait()
         reason = in_one_line(error)[:200]
         raise LostProcessError(
-            f"another process of this run is gone ({reason}); see what it said, and start all "
-            "again: they go on from the last checkpoint"
+            f"another process of this run is gone ({reason}); see its error message, and start "
+            "all processes again: they resume from the last checkpoint"
         ) from error
 
 
@@ -321,7 +317,7 @@ _FIRST_PORT, _NUM_PORTS = 61440, 4096  # JAX takes the ports of jobs from this r
 
 
 def is_open_mpi_5() -> bool:
-    """Return whether `mpirun` of Open MPI 5 started this process, as one of several."""
+    """Return whether `mpirun` of Open MPI 5 started this process and others."""
     names = os.environ.keys()
     return {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"} <= names and not any(
         name.startswith("OMPI_MCA_orte_") for name in names
@@ -331,11 +327,10 @@ def is_open_mpi_5() -> bool:
 def open_mpi_arguments(coordinator: str | None) -> tuple[str, int, int]:
     """Return the coordinator, the number of processes and the index of this process.
 
-    JAX itself reads the variables of Open MPI 4 only.
-
-    Without a coordinator, process 0 has to run on the host of `mpirun`, whose name is in the name
-    of the job, such as `prterun-node1-4711@1`.
+    If `coordinator` is None, process 0 must run on the host of `mpirun`.
     """
+    # JAX only reads the variables of Open MPI 4. The name of a job contains the host of `mpirun`,
+    # as in `prterun-node1-4711@1`.
     size, rank = (int(os.environ[f"OMPI_COMM_WORLD_{name}"]) for name in ("SIZE", "RANK"))
     if coordinator is None:
         job = os.environ.get("PMIX_NAMESPACE", "")
@@ -347,8 +342,8 @@ def open_mpi_arguments(coordinator: str | None) -> tuple[str, int, int]:
         is_elsewhere = host.partition(".")[0] != socket.gethostname().partition(".")[0]
         if not job or not host or (rank == 0 and host != "127.0.0.1" and is_elsewhere):
             raise UserError(
-                "Open MPI does not say where process 0 is; add --coordinator HOST:PORT with its "
-                "host and a free port"
+                "Open MPI does not name the host of process 0; add --coordinator HOST:PORT with "
+                "that host and a free port"
             )
         coordinator = f"{host}:{_FIRST_PORT + zlib.crc32(job.encode()) % _NUM_PORTS}"
     return coordinator, size, rank
@@ -359,21 +354,21 @@ _MOST_NAMED = 16
 
 
 class RollCall:
-    """The processes that have connected so far, as JAX does not report whom it waits for.
+    """Track which processes have connected, for the error message that names missing ones.
 
-    Process 0 listens on the port after the one of JAX's service, on the coordinator's address only.
-    The others connect and send their index. This only serves the error that names the missing
-    processes: if the port is unavailable, the error says less, and nothing else changes.
+    Process 0 listens on the address of the coordinator, at the port after JAX's own. The other
+    processes connect and send their index. If the port is unavailable, only the error message has
+    less detail.
     """
 
     def __init__(self) -> None:
-        """Start with no process present."""
-        self._present: set[int] = set()  # with 0 once process 0 listens, or answers this one
+        """Start with no connected process."""
+        self._present: set[int] = set()  # contains 0 once process 0 listens or answers
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True, name="roll call")
 
     def __enter__(self) -> "RollCall":
-        """Start to listen, or to connect, once JAX knows the address of process 0."""
+        """Start a thread that listens or connects once JAX knows the address of process 0."""
         self._thread.start()
         return self
 
@@ -383,20 +378,20 @@ class RollCall:
         self._thread.join(2 * _CALL_SECONDS)
 
     def result(self) -> str:
-        """Return which processes are missing, as far as this process knows."""
-        count, own = global_state.num_processes, global_state.process_id
+        """Describe which processes are missing, as far as this process knows."""
+        count, index = global_state.num_processes, global_state.process_id
         if not global_state.coordinator_address:
-            return "the place of process 0 is not known yet"
-        if own != 0:
+            return "the address of process 0 is not known yet"
+        if index != 0:
             if 0 in self._present:
-                return "process 0 is there, and says who is missing"
-            return f"process 0 does not answer process {own}"
+                return "process 0 is connected, and its error names the missing processes"
+            return f"process 0 does not answer process {index}"
         if 0 not in self._present:
-            return f"process 0 waits for {count - 1} others"
+            return f"process 0 waits for {count - 1} other processes"
         missing = sorted({*range(count)} - self._present)
-        named = ", ".join(map(str, missing[:_MOST_NAMED])) or "none"
+        listed = ", ".join(map(str, missing[:_MOST_NAMED])) or "none"
         more = f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
-        return f"{len(missing)} of {count} processes are missing: {named}{more}"
+        return f"{len(missing)} of {count} processes are missing: {listed}{more}"
 
     def _run(self) -> None:
         while not global_state.coordinator_address or global_state.client is None:
@@ -411,7 +406,7 @@ class RollCall:
 
     def _listen(self, host: str, port: int) -> None:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        if str(address[0]).startswith("127.0.1."):  # Debian's address of a host for itself only
+        if str(address[0]).startswith("127.0.1."):  # Debian's loopback address of the host name
             return
         with socket.create_server((str(address[0]), port), family=family) as server:
             server.settimeout(_CALL_SECONDS)
@@ -438,9 +433,9 @@ _SECONDS_TO_BE_SEEN = 60.0
 
 @contextmanager
 def locked(workdir: Path) -> Iterator[None]:
-    """Create the directory if needed, and lock it within a block with `system.lock`.
+    """Create a run directory if needed, and hold its lock within a `with` block.
 
-    Process 0 holds the lock, and other processes check that they see the same directory.
+    Process 0 holds the lock, and the other processes check that they see the same directory.
 
     Raises:
       UserError: another process trains in the directory, or not all processes see the same one.
@@ -453,10 +448,10 @@ def locked(workdir: Path) -> Iterator[None]:
                 stack.enter_context(holding(workdir / LOCK, str(mark)))
             except BlockingIOError as error:
                 raise _is_held(workdir) from error
-        blind = one_without(_finds(workdir / LOCK, of_main(mark)))
-        if blind is not None:
+        process = one_without(_finds(workdir / LOCK, of_main(mark)))
+        if process is not None:
             raise UserError(
-                f"{workdir} is not the same directory on process {blind} as on process 0; put it "
+                f"{workdir} is not the same directory on process {process} as on process 0; put it "
                 "on a filesystem that all hosts share"
             )
         yield
@@ -475,12 +470,12 @@ def _is_held(workdir: Path) -> UserError:
 
 
 def _finds(path: Path, mark: int) -> bool:
-    """Return whether a file has the mark, or gets it soon: files of another host appear late."""
-    latest = time.monotonic() + _SECONDS_TO_BE_SEEN
+    """Wait until a file contains the mark, as files of another host appear late."""
+    deadline = time.monotonic() + _SECONDS_TO_BE_SEEN
     while True:
         with suppress(OSError):
             if path.read_text().split()[:1] == [str(mark)]:
                 return True
-        if time.monotonic() > latest:
+        if time.monotonic() > deadline:
             return False
         time.sleep(0.1)

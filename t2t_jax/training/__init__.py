@@ -1,1 +1,1 @@
-"""The optimiser, the training step and its checkpoints."""
+"""The optimizer, the training step and its checkpoints."""

@@ -126,4 +126,4 @@ def test_a_dry_run_of_two_processes_names_what_differs_between_them(tiny_run, tm
     errors = [program.communicate(timeout=300)[1] for program in programs]
     assert [program.returncode for program in programs] == [2, 2], errors
     for text in errors:
-        assert "the name of --workdir of process 1 is not that of process 0" in text
+        assert "the name of --workdir of process 1 differs from process 0" in text

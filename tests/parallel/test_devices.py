@@ -56,7 +56,7 @@ def in_64_bits():
 @pytest.mark.usefixtures("in_64_bits")
 def test_64_bits_are_refused_by_training_and_by_loading(tmp_path):
     run = min((ROOT / "tests/goldens/runs").rglob("config.json")).parent
-    with pytest.raises(UserError, match=r"computes in 64 bits here .*, and the models of this"):
+    with pytest.raises(UserError, match=r"computes in 64 bits .*, but the models of this"):
         t2t_jax.load(run)
     with pytest.raises(UserError, match=r"jax\.config\.update\('jax_enable_x64', False\)"):
         t2t_jax.train(Config(), tmp_path / "run")
@@ -68,9 +68,9 @@ def test_64_bits_are_refused_by_training_and_by_loading(tmp_path):
     [
         (
             RuntimeError("Unable to initialize backend 'x'.\nIs it? (set JAX_PLATFORMS='' to"),
-            " (Unable to initialize backend 'x'. Is it?); unset JAX_PLATFORMS to take what",
+            " (Unable to initialize backend 'x'. Is it?); unset JAX_PLATFORMS to use any",
         ),
-        (AssertionError(), "; unset JAX_PLATFORMS to take what there is"),
+        (AssertionError(), "; unset JAX_PLATFORMS to use any device"),
     ],
 )
 def test_a_platform_that_is_not_there_is_told(monkeypatch, error, said):
@@ -89,7 +89,7 @@ def test_a_platform_that_is_not_there_is_told(monkeypatch, error, said):
     ("setting", "said"),
     [
         ({"JAX_PLATFORMS": "cuda"}, "error: JAX finds no device of JAX_PLATFORMS=cuda"),
-        ({"JAX_ENABLE_X64": "1"}, "error: JAX computes in 64 bits here"),
+        ({"JAX_ENABLE_X64": "1"}, "error: JAX computes in 64 bits"),
     ],
     ids=["CUDA without a GPU", "64 bits"],
 )

@@ -93,7 +93,7 @@ try:
     check_same({{"the config": "same", "the vocabulary": str(process)}})
     raise AssertionError
 except UserError as error:
-    assert str(error).startswith("the vocabulary of process 1 is not that of process 0; "), error
+    assert str(error).startswith("the vocabulary of process 1 differs from process 0; "), error
 
 # Agreements between steps whose devices talk to each other, and processes that are not in step.
 rows, whole = NamedSharding(mesh, P("data")), NamedSharding(mesh, P())
@@ -286,7 +286,7 @@ def test_processes_try_together_to_write_a_checkpoint_that_met_a_full_disk(tmp_p
     last = [errors.splitlines()[-1] for _, errors in said]
     assert all("True a checkpoint in " in line for line in last)
     assert "No space left on device" in last[0]
-    assert "another process could not write its part, and says why" in last[1]
+    assert "another process could not write its part; see its error message" in last[1]
     assert sorted(path.name for path in (tmp_path / "run" / "best").iterdir()) == ["8"]
     kept = {path.name for path in (tmp_path / "run" / "checkpoints").iterdir()}
     assert kept >= {"1", "3", "5", "7"}
@@ -345,7 +345,7 @@ except UserError as error:
 @pytest.mark.parametrize(
     "named",
     [
-        {0: "2 of 4 processes are missing: 1, 3", 2: "process 0 is there, and says who is"},
+        {0: "2 of 4 processes are missing: 1, 3", 2: "process 0 is connected, and its"},
         {1: "process 0 does not answer process 1"},
     ],
 )
@@ -356,7 +356,7 @@ def test_others_that_do_not_come_are_named_by_an_error_in_one_line(named):
         output, _ = program.communicate(timeout=300)
         assert program.returncode == 2
         (line,) = output.splitlines()
-        assert line.startswith(f"the processes did not meet at {place} within 0.15 min (")
+        assert line.startswith(f"the processes did not connect at {place} within 0.15 min (")
         assert who in line
 
 
@@ -454,7 +454,7 @@ def test_open_mpi_5_whose_process_0_may_be_anywhere_needs_a_coordinator(
     open_mpi, monkeypatch, name, value
 ):
     monkeypatch.setenv(name, value)  # no host is named; process 0 is not on node1
-    with pytest.raises(UserError, match=r"does not say where process 0 is; add --coordinator"):
+    with pytest.raises(UserError, match=r"does not name the host of process 0; add --coordinator"):
         processes.join()
     assert open_mpi == []
 
@@ -530,7 +530,7 @@ def pod(monkeypatch):
 @pytest.mark.usefixtures("pod")
 def test_a_pod_that_cannot_ask_for_the_others_does_not_train_alone(monkeypatch):
     monkeypatch.setitem(sys.modules, "kubernetes", None)
-    expected = r"needs kubernetes, .*\[kubernetes\]'; or name the place by --coordinator"
+    expected = r"needs kubernetes, .*\[kubernetes\]'; or pass --coordinator"
     with pytest.raises(UserError, match=expected):
         processes.join()
 

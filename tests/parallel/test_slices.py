@@ -9,7 +9,7 @@ from jax.sharding import Mesh
 
 from t2t_jax.config import ParallelConfig
 from t2t_jax.extras.compile_only.topologies import devices_of
-from t2t_jax.parallel.mesh import AXES, described_slices, laid_out, make_mesh
+from t2t_jax.parallel.mesh import AXES, arrange_devices, described_slices, make_mesh
 from tests.refusals import refused
 from tests.selection import needs_cuda
 
@@ -66,7 +66,7 @@ def _crossing(axes):
 def test_fsdp_and_tensor_stay_within_a_slice_where_they_fit(devices, fsdp, tensor, processes):
     shape = len(devices) // (fsdp * tensor), fsdp, tensor
     with mock.patch("jax.process_count", return_value=processes):
-        placed = laid_out(shape, devices)
+        placed = arrange_devices(shape, devices)
         mesh = Mesh(placed, AXES)
         crossed = described_slices(mesh)
     assert placed.shape == shape
@@ -79,7 +79,7 @@ def test_fsdp_and_tensor_stay_within_a_slice_where_they_fit(devices, fsdp, tenso
 def test_a_process_for_each_gpu_is_not_a_slice():
     devices = _gpus(4, 4, each_its_process=True)
     with mock.patch("jax.process_count", return_value=8):
-        found = _slices(laid_out((2, 4, 1), devices))
+        found = _slices(arrange_devices((2, 4, 1), devices))
     assert (found == found[:, :1]).all()
 
 
@@ -95,7 +95,7 @@ def test_a_process_for_each_gpu_is_not_a_slice():
     ],
 )
 def test_what_does_not_fit_a_slice_crosses_by_its_outer_part(shape, devices, crossed):
-    placed = laid_out(shape, devices)
+    placed = arrange_devices(shape, devices)
     found = _slices(placed)
     mesh = Mesh(placed, AXES)
     parts = [f"{name} in {n} parts" for name, n in zip(AXES, crossed, strict=True) if n > 1]
@@ -109,7 +109,7 @@ def test_what_does_not_fit_a_slice_crosses_by_its_outer_part(shape, devices, cro
 
 
 def test_hosts_with_different_numbers_of_devices_follow_each_other():
-    found = _slices(laid_out((3, 2, 2), _gpus(8, 4)))
+    found = _slices(arrange_devices((3, 2, 2), _gpus(8, 4)))
     assert found[:, 0, 0].tolist() == [0, 0, 1]
     assert (found == found[:, :1, :1]).all()
 
@@ -123,7 +123,7 @@ def test_a_layout_that_unequal_hosts_do_not_have_is_refused_in_one_line():
 def test_one_slice_is_laid_out_as_jax_does_it_and_crosses_nothing():
     devices = _tpus(1, 4, 4)
     with mock.patch("jax.process_count", return_value=4):
-        placed = laid_out((2, 4, 2), devices)
+        placed = arrange_devices((2, 4, 2), devices)
     assert {*placed.flat} == {*devices}
     mesh = Mesh(placed, AXES)
     assert described_slices(mesh) == ""

@@ -451,9 +451,7 @@ def test_without_a_number_the_run_says_how_many_are_averaged(tmp_path):
 def test_of_the_best_there_is_one_however_many_are_averaged(tmp_path):
     assert _save_if_best(tmp_path, 1, 30.0, average=3)
     assert _load(tmp_path, step="best")[1] == [1]
-    with pytest.raises(
-        UserError, match=r"average=3; there is only one best checkpoint; leave average out$"
-    ):
+    with pytest.raises(UserError, match=r"average=3; there is only one best .*average out$"):
         _load(tmp_path, average=3, step="best")
 
 

@@ -245,7 +245,7 @@ def test_other_errors_are_not_taken_for_it(error):
 
 
 def test_memory_that_ends_without_a_reason_is_told_too():
-    with pytest.raises(UserError, match=r"^out of memory; take less at once"), within_memory():
+    with pytest.raises(UserError, match=r"^out of memory; lower parallel"), within_memory():
         raise MemoryError
 
 
