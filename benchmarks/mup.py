@@ -29,16 +29,16 @@ t2t-jax sweep --config configs/mup_small.py --workdir runs/mup_small --jobs 2
 python benchmarks/mup.py runs/mup_small docs/results
 ```
 
-The grid finds the best learning rate of four widths, in the standard parametrisation and in
+The grid finds the best learning rate of four widths, in the standard parametrization and in
 [muP](../widths.md). It trains models of Multi30k with one seed (`configs/mup_small.py`). At width
-64 both are the same.
+64 both parametrizations are the same.
 
 Hardware, date and time:
 {note}.
 
 ![Perplexity on dev over the learning rate, by width](mup_small.png)
 
-Best rates, and their distance from the smallest width's in factors of 2:
+The best rate of each width, and its distance from the best rate at width 64 in factors of 2:
 
 {best}
 
@@ -46,8 +46,8 @@ Perplexity on dev by peak learning rate:
 
 {table}
 
-With one seed, neighbouring rates may be within the noise. {steps} steps say nothing about long
-trainings.
+With one seed, the ranking of neighboring rates is uncertain. Long training runs may differ
+from these {steps} steps.
 """
 
 

@@ -177,13 +177,13 @@ def compare(case: Case, name: str, answers: Sequence[Any]) -> Difference | None:
 
 DOCUMENTED = {
     "dead_ends_live": "no subword is allowed",
-    "end_forbidden": "ignores the end in `suppress_tokens`",
+    "end_forbidden": "ignores the end-of-sentence token in `suppress_tokens`",
     "greedy_penalty": "scores of greedy search",
     "near tie": "closer than 1e-5",
-    "one_end": "takes an end only as the best continuation",
+    "one_end": "takes an end-of-sentence token only as the best continuation",
     "padding": "may write padding",
     "prefix": "prefix of a target",
-    "renormalizes": "normalises probabilities over the allowed subwords",
+    "renormalizes": "normalizes probabilities over the allowed subwords",
     "start_counts": "include the start of the target",
     "stop": "ends a beam search",
 }
