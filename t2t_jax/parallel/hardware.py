@@ -22,14 +22,14 @@ class Hardware:
       memory_bytes_per_s: the bandwidth of the device memory, reads and writes together.
       sent_bytes_per_s: bytes per second sent to other devices over all links; the device receives
         at the same rate.
-      clock_hz: cycles per second, for devices whose compiler counts cycles; None for others. The
-        clock follows from the peak at 2 x 128 x 128 FLOPs per unit and cycle.
+      clock_hz: cycles per second, for devices whose compiler counts cycles; None for others.
     """
 
     flops_per_s: float
     memory_bytes: int
     memory_bytes_per_s: float
     sent_bytes_per_s: float
+    # The peak divided by the number of units and by 2 x 128 x 128 FLOPs per unit and cycle.
     clock_hz: float | None = None
 
 

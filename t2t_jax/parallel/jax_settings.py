@@ -1,11 +1,10 @@
 """JAX settings that change results, and the XLA options of training steps.
 
-JAX reads settings from the environment and from `jax.config`, which may differ when a user resumes
-a run elsewhere. This module fixes the settings of random numbers and lists all others.
+JAX settings may differ when a user resumes a run elsewhere. This module fixes the settings of
+random numbers and lists all others.
 
-The trainer passes XLA options per compiled program, so other programs stay unchanged and
-`--compile-only` uses the same options. Options that the user sets in `XLA_FLAGS` or
-`LIBTPU_INIT_ARGS` take precedence.
+The trainer and `--compile-only` pass the XLA options per compiled program. Options that the user
+sets in `XLA_FLAGS` or `LIBTPU_INIT_ARGS` take precedence.
 """
 
 import os
@@ -157,7 +156,7 @@ def compiler_options(mesh: Mesh) -> dict[str, bool | int]:
 
 @cache
 def _is_known(name: str, value: bool | int, device: jax.Device) -> bool:
-    """Return whether the installed version of XLA accepts an option."""
+    # Options come and go with versions of XLA, so compile a small program to find out.
     x = jax.ShapeDtypeStruct((), jnp.float32, sharding=SingleDeviceSharding(device))
     try:
         jax.jit(jnp.negative, compiler_options={name: value}).lower(x).compile()

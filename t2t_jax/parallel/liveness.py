@@ -1,8 +1,7 @@
 """Detect processes of a run that fail or fall silent, and end the other processes.
 
-Threads of each process write heartbeats to the message board, and read the heartbeats and failures
-of the other processes. JAX's own heartbeat aborts the program and names no host, so its timeout is
-longer.
+Threads of each process exchange heartbeats and failures through the message board. JAX's own
+heartbeat names no host, so its timeout is longer.
 """
 
 import atexit
@@ -62,12 +61,12 @@ class Liveness:
         threading.Thread(target=self._judge, daemon=True, name="liveness").start()
 
     def close(self) -> None:
-        """Report to the other processes that this process is done, before JAX disconnects."""
+        """Report that this process is done, before JAX disconnects."""
         self._over.set()
         self._writer.join(_HOLD)
 
     def report(self, error: BaseException) -> str:
-        """Report once to the other processes that an error ends this one, and return its name.
+        """Report once that an error ends this process, and return the name of the process.
 
         This call blocks forever if the failure of another process is ending this one.
         """
@@ -125,7 +124,6 @@ class Liveness:
                 self._end_without([n for n, age in silent.items() if age > self._seconds])
 
     def _end_without(self, silent: Sequence[int]) -> None:
-        """End the program because other processes are silent."""
         if 0 in silent:  # all heartbeats go through process 0, so only it is known to be silent
             silent = [0]
         name = self._beats.get(silent[0], "a host without a beat").partition(" ")[0]

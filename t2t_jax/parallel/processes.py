@@ -52,8 +52,8 @@ def join(
     """Connect to the other processes of this run, before any call of `jax.devices`.
 
     Without arguments, JAX reads the processes from the environment: Slurm, Open MPI, a TPU pod or a
-    Kubernetes job. If the environment names one process, nothing happens. Slurm and Open MPI give
-    each process one GPU of its host (JAX_LOCAL_DEVICE_IDS overrides the choice).
+    Kubernetes job. Slurm and Open MPI give each process one GPU of its host
+    (JAX_LOCAL_DEVICE_IDS overrides the choice).
 
     Args:
       coordinator: HOST:PORT where process 0 listens. Under Open MPI, the other two arguments may
@@ -110,7 +110,6 @@ def _check_address(coordinator: str, num_processes: int, process_id: int) -> Non
 
 
 def _has_others() -> bool:
-    """Return whether the environment names several processes; the function contacts none."""
     return _tasks() > 1 or _is_on_tpu_pod() or _is_in_kubernetes_job()
 
 
@@ -235,8 +234,7 @@ class Agreement:
     def __call__(self, proposal: int, seconds: float = 0.0) -> int:
         """Return the largest proposal of two calls ago; 0 in the first two calls.
 
-        A single process gets its proposal back at once. The results of the last two calls are never
-        returned: call `agree` if they matter.
+        A single process gets its proposal back at once. The last two results are never returned.
 
         Args:
           proposal: an int32 as for `agree`; 0 means no proposal.

@@ -1,9 +1,9 @@
-"""The tasks that models are trained for, with their vocabularies, examples, scores and reports.
+"""Tasks: what models are trained for, with vocabularies, examples, scores and reports.
 
-A task is a row of the table `config.tasks.TASKS`, and an object with all members of
-`tasks.task.Task`: the `TASK` of the module of this package that has the row's name, or the object
-that the row names. The scheme of a corpus, the part of its name before the colon,
-decides on its task, unless `data.task` of the config names one.
+The table `config.tasks.TASKS` lists all tasks. A task is an object with the members of
+`tasks.task.Task`: either `TASK` in the module of the same name in this package, or the object that
+the table row names. The scheme of a corpus, such as `tfds`, determines its task unless `data.task`
+is set.
 """
 
 from t2t_jax.config.tasks import TASKS, task_name
@@ -14,16 +14,16 @@ from t2t_jax.tasks.task import Task as Task
 
 
 def task_of(corpus: str, task: str = "auto") -> Task:
-    """Return the task of a corpus, whose module is imported on the first call.
+    """Import and return the task of a corpus.
 
     Args:
-      corpus: the corpus's name, as in `data.corpus` of a config and `Corpus.name`.
-      task: the name of the task or "auto", as in `data.task` of a config and `Corpus.task`.
+      corpus: the name of the corpus, as in `data.corpus` and `Corpus.name`.
+      task: the name of the task or "auto", as in `data.task` and `Corpus.task`.
     """
-    name, *others = sorted({task_name(one.name, task) for one in components_of(corpus)})
-    if others:
+    names = sorted({task_name(component.name, task) for component in components_of(corpus)})
+    if len(names) > 1:
         raise UserError(
-            f"corpus {corpus} mixes corpora for {name} and {' and '.join(others)}, and a model has "
-            "one task; train a model for each"
+            f"corpus {corpus} mixes corpora for {' and '.join(names)}, and a model has one task; "
+            "train a model for each"
         )
-    return load(TASKS[name].task or f"{__name__}.{name}:TASK")
+    return load(TASKS[names[0]].task or f"{__name__}.{names[0]}:TASK")

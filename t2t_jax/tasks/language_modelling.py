@@ -1,4 +1,4 @@
-"""Language modelling, which predicts each token of a text from the tokens before it."""
+"""The language modelling task: predict each token from the tokens before it."""
 
 import dataclasses
 import math
@@ -28,22 +28,22 @@ _NUM_SHOWN = 3
 
 @dataclass(frozen=True)
 class LanguageModelScores:
-    """The scores of a language model on the text of a split, each token of which counts once."""
+    """The scores of a language model on the text of a split; each token counts once."""
 
     bits_per_byte: float
-    """Negative log-likelihood in bits over the bytes in UTF-8, comparable across vocabularies."""
+    """Negative log-likelihood in bits per UTF-8 byte, which is comparable across vocabularies."""
     bits_per_character: float
-    """Negative log-likelihood in bits over the characters of the text."""
+    """Negative log-likelihood in bits per character of the text."""
     num_bytes: int
-    """Bytes of the documents, the end of each counted as one."""
+    """Number of bytes of the documents, plus one for the end of each document."""
     num_characters: int
-    """Characters of the documents, the end of each counted as one."""
+    """Number of characters of the documents, plus one for the end of each document."""
     definition: str
-    """The length and the stride of the windows in which the text was scored."""
+    """The length and the stride of the scored windows of text."""
 
     @property
     def best(self) -> float:
-        """Return the score that chooses the best checkpoint; higher is better."""
+        """Return the score that selects the best checkpoint; higher is better."""
         return -self.bits_per_byte
 
     def __str__(self) -> str:
@@ -68,63 +68,63 @@ class LanguageModelling(task.Task):
     grid = task.GridMeasures(measures[0], measures[1], whole_split=False)
 
     def largest_shape(self, config: Config) -> rows.BatchShape:
-        """Return the shape for sequences without sources; see `Task.largest_shape`."""
+        """Return the largest batch shape of sequences without sources; see `Task`."""
         return task.longest_rows(config.data, has_sources=False)
 
     def training_examples(
         self, config: Config, corpus: Corpus, vocabulary: Vocabulary
     ) -> rows.Examples:
-        """Return the sequences of train, which are cut as `data.text_rows` says."""
+        """Return the sequences of the train split, cut according to `data.text_rows`."""
         return tokenized.prepare_text(config.data, corpus, vocabulary, "train", bidirectional=False)
 
     def train_text(self, config: Config, vocabulary: Vocabulary) -> TrainText:
-        """Return how documents become sequences; see `Task.train_text`."""
+        """Return the rules that turn documents into sequences; see `Task.train_text`."""
         return document_text(config.data, vocabulary, lambda text: text, begin=False)
 
     def examples(
         self, config: Config, corpus: Corpus, vocabulary: Vocabulary, split: str, longest: float
     ) -> rows.Examples:
-        """Return the windows of a split, which score each token once; see `windows`."""
-        del longest  # windows are as long as the sequences of training
-        whole = tokenized.prepare_text(config.data, corpus, vocabulary, split, bidirectional=False)
-        if config.data.text_rows == "run_on" and len(whole):
-            whole = dataclasses.replace(
-                whole,
-                source_offsets=whole.source_offsets[:2],
-                target_offsets=whole.target_offsets[[0, -1]],
+        """Return windows over a split that score each token once; see `tokenized.windows`."""
+        del longest  # windows have the length of training sequences
+        text = tokenized.prepare_text(config.data, corpus, vocabulary, split, bidirectional=False)
+        if config.data.text_rows == "run_on" and len(text):
+            text = dataclasses.replace(
+                text,
+                source_offsets=text.source_offsets[:2],
+                target_offsets=text.target_offsets[[0, -1]],
             )
-        return tokenized.windows(whole, *_window(config), start_id(config.model))
+        return tokenized.windows(text, *_window(config), start_id(config.model))
 
-    def scored(self, asked: task.Scoring) -> task.Scored:
-        """Score the likelihood of a split, and let the model continue some documents."""
-        translator, loss = asked.translator, asked.loss()
-        _, documents = asked.corpus.lines(asked.split)
+    def scored(self, request: task.Scoring) -> task.Scored:
+        """Score the likelihood of a split, and continue some documents as samples."""
+        translator, loss = request.translator, request.loss()
+        _, documents = request.corpus.lines(request.split)
         length, stride = _window(translator.config)
-        bits = loss.nll * loss.tokens / math.log(2)
+        bits = loss.nll * loss.tokens / math.log(2)  # the loss is a mean in nats
         num_bytes = sum(len(document.encode()) + 1 for document in documents)
         num_characters = sum(len(document) + 1 for document in documents)
         definition = f"windows of {length} subwords, stride {stride}"
         scores = LanguageModelScores(
             bits / num_bytes, bits / num_characters, num_bytes, num_characters, definition
         )
-        shown = documents[: min(asked.num_sentences or _NUM_SHOWN, _NUM_SHOWN)]
-        begins = [_beginning(translator, document, length // 2) for document in shown]
-        rests = [text[len(begin) :] for text, begin in zip(shown, begins, strict=True)]
-        most = min(_SHOWN_TOKENS, length - length // 2)
+        samples = documents[: min(request.num_sentences or _NUM_SHOWN, _NUM_SHOWN)]
+        prompts = [_beginning(translator, document, length // 2) for document in samples]
+        references = [text[len(prompt) :] for text, prompt in zip(samples, prompts, strict=True)]
+        max_tokens = min(_SHOWN_TOKENS, length - length // 2)
         continued = generate(
-            translator, begins, max_tokens=most, seed=asked.seed, decoding=asked.decoding
+            translator, prompts, max_tokens=max_tokens, seed=request.seed, decoding=request.decoding
         )
-        return task.Scored(scores, begins, continued, rests)
+        return task.Scored(scores, prompts, continued, references)
 
     def score_rows(self, record: Record) -> Iterable[tuple[str, str, str]]:
-        """Yield the rows of bits per byte and per character."""
-        how = record["definition"]
-        for name, of in (("byte", "bytes"), ("character", "characters")):
-            number = f"{record[f'num_{of}']:,} {of}"
-            yield f"bits per {name}", f"{record[f'bits_per_{name}']:.4f}", f"{number}, {how}"
+        """Yield the table rows of bits per byte and per character."""
+        definition = record["definition"]
+        for name, unit in (("byte", "bytes"), ("character", "characters")):
+            total = f"{record[f'num_{unit}']:,} {unit}"
+            yield f"bits per {name}", f"{record[f'bits_per_{name}']:.4f}", f"{total}, {definition}"
 
     def experiment(self, config: Config) -> task.PublishedExperiment:
-        """Return the base model on English-German, as the paper trains no language model."""
+        """Return the base model on English-German, because the paper has no language model."""
         return task.beside_base_model(config, "is text of one language", "trains no language model")
 
 
@@ -142,25 +142,24 @@ def generate(
     first_line: int = 1,
     **overrides: Any,
 ) -> list[str]:
-    """Continue texts, each on its own.
+    """Continue each text with a language model.
 
     Args:
       translator: a model trained with `data.task="language_modelling"`.
-      prompts: texts to continue, without white space at their ends; "" begins a document.
-      max_tokens: most subwords of a continuation, which ends earlier if the document ends.
-      stop: strings before whose first occurrence a continuation ends.
+      prompts: texts to continue; trailing white space is removed. "" starts a new document.
+      max_tokens: maximal number of subwords per continuation.
+      stop: strings that end a continuation before their first occurrence.
       seed: seed of sampling (`temperature` above 0).
-      first_line: number of the first prompt, for errors; sampling depends on the numbers.
-      overrides: settings of the search, as `Translator.configured` takes them.
+      first_line: number of the first prompt, for errors and for the random numbers of sampling.
+      overrides: decoding settings for `Translator.configured`.
 
     Returns:
-      The continuations, in the order of the prompts; a prompt and its continuation together are the
-      text that the model has written.
+      The continuations, in the order of the prompts, without the prompts.
 
     Raises:
-      TypeError: an argument is of the wrong type.
-      UserError: the model is no language model, or has no positions for prompt and continuation, or
-        an argument is refused.
+      TypeError: an argument has the wrong type.
+      UserError: the model is not a language model, has too few positions for prompt and
+        continuation, or refuses an argument.
     """
     config, sentences = _sentences(
         translator, prompts, max_tokens, stop, seed, first_line, overrides
@@ -170,7 +169,7 @@ def generate(
         for index, best in translator.search(sentences, config.decoding, 1, seed):
             outputs[index] = best.tokens[0][: int(best.lengths[0])].tolist()
     ids = [sentence.source[1:] for sentence in sentences]
-    return [_before(text, stop) for text in continuations(translator.vocabulary, ids, outputs)]
+    return [_cut_at_stop(text, stop) for text in continuations(translator.vocabulary, ids, outputs)]
 
 
 def stream(
@@ -182,43 +181,44 @@ def stream(
     seed: int = 0,
     **overrides: Any,
 ) -> Iterator[str]:
-    """Continue a text piece by piece; the pieces together are the result of `generate`.
+    """Yield a continuation piece by piece; the joined pieces equal the result of `generate`.
 
     Args:
-      overrides: fields of `DecodingConfig`; `beam_size` has to be 1 unless the text is sampled.
+      overrides: fields of `DecodingConfig`; `beam_size` must be 1, except with sampling.
     """
     config, [sentence] = _sentences(translator, [prompt], max_tokens, stop, seed, 1, overrides)
     if config.decoding.beam_size > 1 and config.decoding.temperature == 0:
         raise UserError(
-            f"decoding.beam_size={config.decoding.beam_size} searches for several texts, none of "
-            "which is certain before the end; use beam_size=1"
+            f"decoding.beam_size={config.decoding.beam_size} searches for several texts, and "
+            "chooses one only at the end; use beam_size=1"
         )
-    so_far: SimpleQueue[list[int] | None] = SimpleQueue()
-    held = max((len(one) for one in stop), default=1) - 1
+    token_queue: SimpleQueue[list[int] | None] = SimpleQueue()
+    num_held = max(map(len, stop), default=1) - 1
     limits = open_search.Limits(rows=1, longest=len(sentence.source), most_steps=1)
-    shown = ""
+    yielded = ""
     with closing(translator.open_search(config.decoding, limits, seed=seed)) as search:
         future = search.submit(
-            sentence.source, limit=sentence.limit, number=sentence.number, listener=so_far.put
+            sentence.source, limit=sentence.limit, number=sentence.number, listener=token_queue.put
         )
-        future.add_done_callback(lambda _: so_far.put(None))
+        future.add_done_callback(lambda _: token_queue.put(None))
         try:
-            while (tokens := so_far.get()) is not None:
-                [whole] = continuations(translator.vocabulary, [sentence.source[1:]], [tokens])
-                text = _before(whole, stop)
-                if len(text) < len(whole):
+            while (tokens := token_queue.get()) is not None:
+                [full_text] = continuations(translator.vocabulary, [sentence.source[1:]], [tokens])
+                text = _cut_at_stop(full_text, stop)
+                if len(text) < len(full_text):
                     break
-                # The last character may lack bytes, and the last ones may begin a stop string.
+                # Hold back an incomplete UTF-8 character at the end, and text that may be the start
+                # of a stop string.
                 text = text.rstrip("\ufffd")
-                text = text[: max(0, len(text) - held)]
-                yield text[len(shown) :]
-                shown = max(shown, text, key=len)
+                text = text[: max(0, len(text) - num_held)]
+                yield text[len(yielded) :]
+                yielded = max(yielded, text, key=len)
             else:
                 best = future.result()
                 tokens = best.tokens[0][: int(best.lengths[0])].tolist()
-                [whole] = continuations(translator.vocabulary, [sentence.source[1:]], [tokens])
-                text = _before(whole, stop)
-            yield text[len(shown) :]
+                [full_text] = continuations(translator.vocabulary, [sentence.source[1:]], [tokens])
+                text = _cut_at_stop(full_text, stop)
+            yield text[len(yielded) :]
         finally:
             future.cancel()
 
@@ -232,18 +232,18 @@ def _sentences(
     first_line: int,
     overrides: Mapping[str, Any],
 ) -> tuple[Config, list[row_group.Sentence]]:
-    """Return the config for continuing prompts, and the prompts as sources of a search."""
+    """Check the arguments, and return the config and the encoded prompts."""
     translator.check_process()
     config = translator.configured(**{**overrides, "max_extra_length": max_tokens})
     if config.data.task != _NAME:
         raise UserError(
             f"the model was trained with data.task={config.data.task}, not to continue text; use "
-            f"one with data.task={_NAME}"
+            f"a model with data.task={_NAME}"
         )
     arguments.whole_number(seed, "seed", 0, 2**32 - 1)
     if "" in stop:
         raise UserError("an empty stop string would end every text at once; leave it out")
-    # A space at the end belongs to the subword that follows it.
+    # Subwords include their leading space, so a trailing space would be a token of its own.
     prompts = [prompt.rstrip() for prompt in arguments.texts(prompts, "prompts", first_line)]
     sentences = [
         row_group.Sentence([start_id(config.model), *tokens[:-1]], max_tokens, number)
@@ -255,7 +255,7 @@ def _sentences(
         if model.positions.has_table and needed > model.num_positions:
             raise UserError(
                 f"prompt {sentence.number} has {len(sentence.source):,} subwords, which with "
-                f"{sentence.limit:,} more take {needed:,} positions, and the model has "
+                f"{sentence.limit:,} new ones need {needed:,} positions, and the model has "
                 f"{model.num_positions:,}; shorten the prompt or lower max_tokens"
             )
     return config, sentences
@@ -264,26 +264,25 @@ def _sentences(
 def continuations(
     vocabulary: Vocabulary, prompts: Sequence[list[int]], outputs: Sequence[list[int]]
 ) -> list[str]:
-    """Return the text that the subwords of outputs add to the text of their prompts."""
-    begins = vocabulary.decode(prompts)
-    whole = vocabulary.decode([a + b for a, b in zip(prompts, outputs, strict=True)])
-    return [text[len(begin) :] for begin, text in zip(begins, whole, strict=True)]
+    """Decode outputs, and return the text that they add to their prompts."""
+    prompt_texts = vocabulary.decode(prompts)
+    full_texts = vocabulary.decode([a + b for a, b in zip(prompts, outputs, strict=True)])
+    return [text[len(prompt) :] for prompt, text in zip(prompt_texts, full_texts, strict=True)]
 
 
-def _before(text: str, stop: Sequence[str]) -> str:
-    """Return the text before the first occurrence of any of the stop strings."""
-    return text[: min((text.find(one) for one in stop if one in text), default=len(text))]
+def _cut_at_stop(text: str, stop: Sequence[str]) -> str:
+    return text[: min((text.find(string) for string in stop if string in text), default=len(text))]
 
 
 def _window(config: Config) -> tuple[int, int]:
-    """Return the length and the stride of the windows in which text is scored."""
+    """Return the length and the stride of scoring windows, in subwords."""
     return config.data.max_length, max(1, config.data.max_length // 2)
 
 
-def _beginning(translator: Translator, document: str, most: int) -> str:
-    """Return the first half of a document's words, or fewer, in at most `most` subwords."""
+def _beginning(translator: Translator, document: str, max_tokens: int) -> str:
+    """Return the first half of a document, shortened to at most `max_tokens` subwords."""
     words = document.split(" ")
     count = (len(words) + 1) // 2
-    while count and len(translator.encode_targets([" ".join(words[:count])])[0]) > most:
+    while count and len(translator.encode_targets([" ".join(words[:count])])[0]) > max_tokens:
         count //= 2
     return " ".join(words[:count])

@@ -1,4 +1,4 @@
-"""Constituency parsing from sentences to trees, which PARSEVAL scores (section 6.3)."""
+"""The constituency parsing task (section 6.3), scored by PARSEVAL."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -13,10 +13,10 @@ from t2t_jax.tasks.text_to_text import TextToText
 
 
 class Parsing(TextToText):
-    """The task of sentences and their trees, written as sequences of symbols; see `data.trees`."""
+    """The task that maps sentences to trees, written as sequences of symbols; see `data.trees`."""
 
     model = "a parser"
-    across_scripts = True  # so that a bracket with its label, as (NP, can be one subword
+    across_scripts = True  # lets a bracket with its label, such as (NP, be one subword
     measures = (
         Measure("recall", "recall"),
         Measure("precision", "precision"),
@@ -28,18 +28,18 @@ class Parsing(TextToText):
     grid = GridMeasures(Measure("f1", "F1", "signature"))
 
     def as_source(self, line: str) -> str:
-        """Return a line of words without brackets, which are those of trees."""
+        """Escape brackets in a line of words, because they mark trees."""
         return " ".join(escape_brackets(line).split())
 
     def answer(self, source: str, output: str) -> tuple[str, bool]:
-        """Return the tree in a model's output, and whether it had to be repaired."""
+        """Return the tree in a model output, and whether the output needed a repair."""
         tree, repairs = build_tree(source.split(), output.split())
         return format_tree(tree) if tree.words else "", repairs > 0
 
     def score_outputs(
         self, sources: Sequence[str], outputs: Sequence[str], targets: Sequence[str], language: str
     ) -> Scored:
-        """Score the trees in a model's outputs by PARSEVAL, and show trees in brackets."""
+        """Score the trees in model outputs by PARSEVAL, and format them with brackets."""
         words = [source.split() for source in sources]
         built = [build_tree(ws, o.split()) for ws, o in zip(words, outputs, strict=True)]
         gold = [Tree(ws, t.split()) for ws, t in zip(words, targets, strict=True)]
@@ -51,16 +51,16 @@ class Parsing(TextToText):
         )
 
     def score_rows(self, record: Record) -> Iterable[tuple[str, str, str]]:
-        """Yield rows of EVALB's percentages and of the sentences left out or repaired."""
+        """Yield table rows of EVALB scores, and of skipped and repaired sentences."""
         percents = ("recall", "precision", "f1", "f1_short", "complete_match", "tagging_accuracy")
         for name in percents:
             yield name, f"{record[name]:.2f}", f"percent, {record['signature']}"
-        left_out = record["num_skipped"] + record["num_errors"]
-        yield "left out", f"{left_out}", "sentences that EVALB would not score"
+        skipped = record["num_skipped"] + record["num_errors"]
+        yield "left out", f"{skipped}", "sentences that EVALB would not score"
         yield "repaired", f"{record['num_repaired']:,}", "sentences whose output was not a tree"
 
     def experiment(self, config: Config) -> PublishedExperiment:
-        """Return Table 4's experiment on one treebank, or on one and the trees of other parsers."""
+        """Return the experiment of Table 4: WSJ only, or semi-supervised for a mixture."""
         corpus = config.data.corpus
         row = "semi-supervised" if "+" in corpus else "WSJ only"
         name = f"parsing, {row}"
@@ -69,7 +69,7 @@ class Parsing(TextToText):
             model="parsing",
             section="6.3",
             test_sets=paper.PARSING_TEST_SETS,
-            # A treebank is named by its path, which does not tell what it is.
+            # The name of a treebank is its path, which does not identify its content.
             unchecked={"data": f"Which trees {corpus} has cannot be checked."},
             figures=[f"The paper, {name}: an F1 of {paper.TABLE_4[row]} on section 23 (Table 4)."],
         )

@@ -1,4 +1,4 @@
-"""The interface of a task to the rest of the program, and the records that its methods return."""
+"""The `Task` interface, and the records that its methods take and return."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, field
@@ -23,143 +23,142 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class TaskScores(Protocol):
-    """The scores of a corpus: a dataclass of plain values, whose fields `scores.jsonl` keeps.
+    """The scores of a corpus: a dataclass of plain values, whose fields go to `scores.jsonl`.
 
-    Its `str` is one line for the log, with the definition of the scores.
+    `str(scores)` is one line for the log, with the definition of the scores.
     """
 
     __dataclass_fields__: ClassVar[dict[str, Field[object]]]
 
     @property
     def best(self) -> float:
-        """Return the score that chooses the best checkpoint; higher is better."""
+        """Return the score that selects the best checkpoint; higher is better."""
 
 
 class CorpusLoss(NamedTuple):
     """Losses of a split, in nats per target subword."""
 
     smoothed: float
-    """The label-smoothed loss, which training minimises."""
+    """The label-smoothed loss, which training minimizes."""
     nll: float
     """The negative log-likelihood."""
     tokens: int
-    """Number of target subwords that both losses are means over, ends of sentences included."""
+    """Number of target subwords in both means, including end-of-sentence tokens."""
     sentence_nll: Float64[np.ndarray, " sentences"] | None = None
-    """The negative log-likelihood of each target, summed over its subwords, in the order of the
-    split; None if the examples of the task are not the sentences of the split."""
+    """The summed negative log-likelihood of each target, in the order of the split; None if the
+    examples of the task are not the sentences of the split."""
     sentence_tokens: Int64[np.ndarray, " sentences"] | None = None
-    """Number of target subwords that each of `sentence_nll` is a sum over."""
+    """Number of target subwords in each sum of `sentence_nll`."""
 
 
 class Scoring(NamedTuple):
-    """A model and the sentences on which it is to be scored."""
+    """A request to score a model on sentences of a split."""
 
     translator: "Translator"
     corpus: Corpus
     split: str
-    """The name of the split that has the sentences."""
+    """The name of the split."""
     loss: Callable[[], CorpusLoss]
-    """A function that returns the losses over `Task.examples` of the split."""
+    """A function that computes the losses over `Task.examples` of the split."""
     num_sentences: int | None
-    """How many sentences to score, from the first on; None means all."""
+    """Number of sentences to score, from the start of the split; None scores all."""
     seed: int
     """The seed of sampling."""
     decoding: DecodingConfig
-    """The settings of the search."""
+    """The decoding settings."""
 
     @property
     def lines(self) -> Chunk:
-        """Return the inputs and the targets that are to be scored, as the corpus has them."""
+        """Return the inputs and targets to score, as raw lines of the corpus."""
         inputs, targets = self.corpus.lines(self.split)
         return inputs[: self.num_sentences], targets[: self.num_sentences]
 
 
 class Scored(NamedTuple):
-    """A model's answers to the sentences of a split, with their scores, ready to be shown."""
+    """The scores of a model on a split, with its outputs in readable form."""
 
     scores: TaskScores
     """The scores of all sentences together."""
     sources: list[str]
-    """The sentences that were decoded, as the corpus has them."""
+    """The decoded inputs, as raw lines of the corpus."""
     hypotheses: list[str]
-    """The model's answer to each sentence, as a user reads it."""
+    """The model output for each input, as a user reads it."""
     references: list[str]
-    """The right answer to each sentence, in the same form."""
+    """The reference output for each input, in the same form."""
 
 
 class Measure(NamedTuple):
-    """A score that the report on a run has a column for."""
+    """A score with a column in the report on a run."""
 
     field: str
     """The score's field in the records of `scores.jsonl`."""
     name: str
     """The score's name in the report."""
     signature_field: str | None = None
-    """The field with the definition of the score, which the report prints; None for no such field.
-    """
+    """The field with the definition of the score, which the report prints, or None."""
 
 
 class GridMeasures(NamedTuple):
-    """The scores on dev by which the variants of a grid are compared."""
+    """The dev scores by which a sweep compares the variants of a grid."""
 
     score: Measure
     """The score that decides whether a variant differs."""
     beside: Measure | None = None
-    """Another score, which is only shown; None for no such score."""
+    """Another score, which the table only shows, or None."""
     bootstrap: bool = False
-    """Whether the score is BLEU, whose chance differences are estimated by resampling sentences."""
+    """True if the score is BLEU, whose significance is estimated by resampling sentences."""
     whole_split: bool = True
-    """Whether hypotheses and references are those of the whole split, and not samples of it."""
+    """True if hypotheses and references cover the whole split, False for a sample of it."""
 
 
 class Compared(NamedTuple):
-    """The comparison of a statement of the paper with the same property of a run."""
+    """The comparison of a published property of the paper with that property of a run."""
 
     deviates: bool
-    """Whether the run differs from the statement of the paper."""
+    """True if the run differs from the paper."""
     name: str
-    """The name of the property that is compared."""
+    """The name of the compared property."""
     section: str
-    """The section of the paper with the statement."""
+    """The section of the paper that states the property."""
     published: str
-    """The paper's value, as it is shown."""
+    """The value in the paper, as text."""
     ours: str
-    """The run's value, as it is shown; empty if it is not known."""
+    """The value of the run, as text; empty if unknown."""
 
 
 @dataclass(frozen=True)
 class PublishedExperiment:
-    """The experiment of the paper with which the report on a run compares the run."""
+    """The experiment of the paper with which a report compares a run."""
 
     name: str
-    """The experiment's name in `paper.EXPERIMENTS`, which has its settings."""
+    """The key of the experiment in `paper.EXPERIMENTS`, which lists its settings."""
     model: str
-    """The model's name in `paper.TRAINING`, which has the cost of training; another name if the
-    paper states no cost."""
+    """The key of the model in `paper.TRAINING`, which lists the cost of training; any other name if
+    the paper states no cost."""
     figures: list[str]
-    """Sentences on the figures that the paper reports, and their measures."""
+    """Sentences that quote the scores of the paper."""
     section: str | None = None
-    """The section with the settings and the test sets; None if each setting has its own section in
-    `paper.CONSTANTS`, and test sets are in section 6."""
+    """The section that states the settings and the test sets. With None, `paper.CONSTANTS` names
+    the section of each setting, and section 6 states the test sets."""
     test_sets: Mapping[str, str] = field(default_factory=dict)
-    """The paper's test sets by split: dev and test."""
+    """The test sets of the paper, keyed by split: dev and test."""
     comparable: frozenset[str] = frozenset()
-    """The reported names of test sets that count as the paper's. Empty if the corpus is not the
-    paper's, so that its test sets are no deviations of their own."""
+    """The names of test sets that count as test sets of the paper. Empty for another corpus, whose
+    test sets the report does not list as deviations."""
     changes_on_dev: Mapping[str, object] = field(default_factory=dict)
-    """Settings, by attribute of `Config`, that the paper changes where it scores on dev alone."""
+    """Settings, keyed by attribute of `Config`, that the paper changes when it scores only dev."""
     unchecked: Mapping[str, str] = field(default_factory=dict)
-    """Sentences, by the name of a constant of the paper, which say that a config does not tell
-    whether the run has that constant."""
+    """Sentences, keyed by the name of a constant of the paper, for constants that a config does not
+    determine."""
 
     @property
     def settings(self) -> dict[str, object]:
-        """Return the paper's settings in this experiment, by attribute of `Config`."""
+        """Return the settings of this experiment, keyed by attribute of `Config`."""
         return paper.BASE_SETTINGS | paper.EXPERIMENTS[self.name]
 
 
 def beside_base_model(config: Config, corpus_has: str, paper_has_not: str) -> PublishedExperiment:
-    """Return the paper's base model for comparison with a run of a task that the paper lacks.
+    """Return the base model of the paper, to compare with a run of a task that the paper lacks.
 
     Args:
       corpus_has: a predicate on the corpus, such as "has labels".
@@ -174,86 +173,84 @@ def beside_base_model(config: Config, corpus_has: str, paper_has_not: str) -> Pu
 
 
 def longest_rows(data: DataConfig, *, has_sources: bool = True) -> BatchShape:
-    """Return the shape of a batch of text whose rows have the largest `data.max_length`.
+    """Return the shape of a text batch with rows of the maximal length `data.max_length`.
 
     Args:
-      has_sources: whether there are sources, which are as long as targets.
+      has_sources: True adds sources, with the same length as targets.
     """
     longest = length_ladder(data.max_length)[-1]
     return batch_shape(data, longest * has_sources, longest)
 
 
 def predicted_by(task: "Task") -> str:
-    """Return the name, in the plural, of the units in which the speed of training is reported."""
+    """Return the plural of the unit of training speed, such as "target tokens"."""
     return "target tokens" if task.unit == "subword" else f"{task.unit}s"
 
 
 @runtime_checkable
 class Task(Protocol):
-    """A task that models are trained for, which a module of `tasks` has as its `TASK`.
+    """The interface of a task: what a model is trained for.
 
-    A class that inherits from it has the methods that are written out here.
-
-    The facts that are needed before the module is imported are in `config.tasks.TASKS`.
+    `config.tasks.TASKS` lists the properties that the program needs before it imports a task.
     """
 
     model: ClassVar[str]
-    """A noun for a model of this task, with its article: "a tagger"."""
+    """A noun with its article for a model of this task, such as "a tagger"."""
     inputs: ClassVar[str]
-    """The name of a model's inputs: sentences, documents or images."""
+    """The plural noun for inputs of a model: sentences, documents or images."""
     unit: ClassVar[str]
-    """The unit that losses and perplexities are means over, such as "subword"."""
+    """The unit over which losses and perplexities are means, such as "subword"."""
     searches: ClassVar[bool]
-    """Whether scores are of outputs of a search, and so depend on its settings."""
+    """True if the scores need beam search, and so depend on the decoding settings."""
     grid: ClassVar[GridMeasures]
-    """The scores, beside perplexity, by which the variants of a grid are compared."""
+    """The scores, besides perplexity, by which a sweep compares variants."""
     measures: ClassVar[tuple[Measure, ...]]
     """The scores that the report on a run shows, in the order of its columns."""
     across_scripts: ClassVar[bool] = False
-    """Whether a subword of the vocabulary may have both letters and punctuation. By default, words
-    and the punctuation after them are separate subwords."""
+    """True if a subword may contain both letters and punctuation. By default, words and the
+    punctuation after them are separate subwords."""
 
     def largest_shape(self, config: Config) -> BatchShape:
-        """Return the shape of a batch with rows of the largest length, one example in each."""
+        """Return the shape of a batch with rows of the maximal length, one example per row."""
         return longest_rows(config.data)
 
     def vocabulary(
-        self, config: Config, corpus: Corpus, given: Vocabulary | None = None
+        self, config: Config, corpus: Corpus, inherited: Vocabulary | None = None
     ) -> Vocabulary:
-        """Make the vocabulary of a new run: one for sources and targets (section 5.1).
+        """Make the vocabulary of a new run, shared by sources and targets (section 5.1).
 
         Args:
-          given: the vocabulary of the run that this one starts from (`training.init_from`), if any.
+          inherited: the vocabulary of the parent run (`training.init_from`), if any.
         """
-        if given is not None:
-            return given
+        if inherited is not None:
+            return inherited
         return prepare_vocabulary(config.data, corpus, across_scripts=self.across_scripts)
 
     def training_examples(self, config: Config, corpus: Corpus, vocabulary: Vocabulary) -> Examples:
-        """Return the examples that a model is trained on."""
+        """Return the training examples of a model."""
 
     def train_text(self, config: Config, vocabulary: Vocabulary) -> TrainText | None:
-        """Return how the text of shards becomes examples; None if the task reads no shards."""
+        """Return the rules that turn text of shards into examples, or None without shards."""
         return None
 
     def examples(
         self, config: Config, corpus: Corpus, vocabulary: Vocabulary, split: str, longest: float
     ) -> Examples:
-        """Return the examples of a split over which a model's losses are taken.
+        """Return the examples of a split on which the loss is computed.
 
         Args:
-          longest: the most tokens of a sentence that the model has positions for.
+          longest: the maximal number of tokens per sentence for which the model has positions.
         """
 
-    def scored(self, asked: Scoring) -> Scored:
-        """Let a model answer the sentences of a split, and score its answers."""
+    def scored(self, request: Scoring) -> Scored:
+        """Compute and score the outputs of a model for the sentences of a split."""
 
     def score_rows(self, record: Record) -> Iterable[tuple[str, str, str]]:
-        """Yield the rows of a table of scores: name, formatted value and definition of each."""
+        """Yield table rows of scores: name, formatted value and definition."""
 
     def experiment(self, config: Config) -> PublishedExperiment:
-        """Return the experiment of the paper with which a run with this config is compared."""
+        """Return the experiment of the paper to compare with a run of this config."""
 
     def kind_of_measure(self, records: Sequence[Record]) -> Compared | None:
-        """Compare the kind of a run's measure with the paper's; None if there is one kind."""
+        """Compare the kind of score of a run with the paper; None for a single kind."""
         return None

@@ -1,4 +1,4 @@
-"""The common part of the tasks whose models read a sentence and write another."""
+"""The base class of tasks whose models read one sentence and write another sentence."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -15,31 +15,32 @@ from t2t_jax.tasks.task import Scored, Scoring, Task
 
 
 class TextToText(Task):
-    """The part of a `Task` that is common to translation and parsing."""
+    """The base class of the translation and parsing tasks."""
 
     inputs = "sentences"
     unit = "subword"
     searches = True
 
     def training_examples(self, config: Config, corpus: Corpus, vocabulary: Vocabulary) -> Examples:
-        """Return the pairs of train, without those that are too long."""
+        """Return the pairs of the train split, without pairs that are too long."""
         pairs = tokenized.prepare_pairs(config.data, corpus, vocabulary, "train")
         return _examples(config, pairs)
 
     def train_text(self, config: Config, vocabulary: Vocabulary) -> TrainText:
-        """Return how pairs of lines become examples; see `Task.train_text`."""
-        most = config.data.max_length
-        joined = config.training.source_loss and "joined"  # "True" had too few classes of rows
+        """Return the rules that turn pairs of lines into examples; see `Task.train_text`."""
+        max_length = config.data.max_length
+        # Not True, the key of older caches, which lack classes of rows.
+        joined = config.training.source_loss and "joined"
         return TrainText(
-            partial(tokenized.tokenize, vocabulary=vocabulary, max_length=most),
+            partial(tokenized.tokenize, vocabulary=vocabulary, max_length=max_length),
             partial(_examples, config),
-            ("pairs", most, joined),
+            ("pairs", max_length, joined),
         )
 
     def examples(
         self, config: Config, corpus: Corpus, vocabulary: Vocabulary, split: str, longest: float
     ) -> Examples:
-        """Return the pairs of a split, all of which the model can translate and score."""
+        """Return all pairs of a split, and refuse pairs that are too long for the model."""
         pairs = tokenized.prepare_pairs(config.data, corpus, vocabulary, split)
         if not len(pairs):
             return pairs
@@ -52,32 +53,32 @@ class TextToText(Task):
                 raise too_long(name, length, config.decoding, longest)
         return pairs
 
-    def scored(self, asked: Scoring) -> Scored:
-        """Let a model answer the sources of a split, and score its outputs."""
-        sources, targets = asked.lines
-        outputs = asked.translator.translate(sources, seed=asked.seed, decoding=asked.decoding)
-        language = asked.translator.config.data.target_language
-        return self.score_outputs(sources, outputs, targets, language)
+    def scored(self, request: Scoring) -> Scored:
+        """Decode the sources of a split, and score the outputs."""
+        sources, targets = request.lines
+        translator = request.translator
+        outputs = translator.translate(sources, seed=request.seed, decoding=request.decoding)
+        return self.score_outputs(sources, outputs, targets, translator.config.data.target_language)
 
     def as_source(self, line: str) -> str:
-        """Return a line of input as the model reads it."""
+        """Convert a line of user input to a source of the model."""
         return line
 
     def answer(self, source: str, output: str) -> tuple[str, bool]:
-        """Return a model's output as a user reads it, and whether it had to be repaired."""
+        """Return a model output for the user, and whether the output needed a repair."""
         return output, False
 
     @abstractmethod
     def score_outputs(
         self, sources: Sequence[str], outputs: Sequence[str], targets: Sequence[str], language: str
     ) -> Scored:
-        """Score a model's outputs for the sentences of a split.
+        """Score model outputs for the sentences of a split.
 
         Args:
-          language: the code of the language of outputs and targets.
+          language: the language code of outputs and targets.
         """
 
 
 def _examples(config: Config, pairs: Examples) -> Examples:
-    """Return the pairs as a model is trained on them, which predicts sources too or not."""
+    # With `training.source_loss`, the model also predicts the source tokens.
     return tokenized.after_first_tokens(pairs) if config.training.source_loss else pairs

@@ -1,4 +1,4 @@
-"""Translation of parallel text, scored by sacreBLEU's and the paper's BLEU and by chrF."""
+"""The translation task, scored by sacreBLEU, the BLEU of the paper, and chrF."""
 
 from collections.abc import Iterable, Sequence
 
@@ -15,7 +15,7 @@ _PAPERS_BLEU = "tokenized_split_bleu"
 
 
 class Translation(TextToText):
-    """The task of sentences in one language and their translations into another."""
+    """The task that maps sentences of one language to translations into another."""
 
     model = "a model that translates"
     measures = (
@@ -25,32 +25,32 @@ class Translation(TextToText):
     )
     grid = task.GridMeasures(measures[0], measures[1], bootstrap=True)
 
-    def scored(self, asked: task.Scoring) -> task.Scored:
+    def scored(self, request: task.Scoring) -> task.Scored:
         """Translate the sources of a split, and score the translations; see `Task.scored`."""
-        check_installed("train", "BLEU", *OF_SCORES)  # before the search, which takes long
-        found, name = super().scored(asked), asked.translator.config.evaluation.metric
-        if name is None:
-            return found
-        score = bleu.mean_of_sentences(name, found.hypotheses, found.references)
-        return found._replace(
-            scores=bleu.ScoresWithMetric(**vars(found.scores), metric=name, metric_score=score)
+        check_installed("train", "BLEU", *OF_SCORES)  # fails before the slow decoding
+        result, metric = super().scored(request), request.translator.config.evaluation.metric
+        if metric is None:
+            return result
+        score = bleu.mean_of_sentences(metric, result.hypotheses, result.references)
+        return result._replace(
+            scores=bleu.ScoresWithMetric(**vars(result.scores), metric=metric, metric_score=score)
         )
 
     def score_outputs(
         self, sources: Sequence[str], outputs: Sequence[str], targets: Sequence[str], language: str
     ) -> task.Scored:
-        """Score translations by BLEU and chrF; references are the untouched lines of the corpus."""
+        """Score translations by BLEU and chrF against the unchanged lines of the corpus."""
         scores = bleu.corpus_scores(outputs, targets, language)
         return task.Scored(scores, list(sources), list(outputs), list(targets))
 
     def score_rows(self, record: Record) -> Iterable[tuple[str, str, str]]:
-        """Yield the rows of sacreBLEU's BLEU, of the paper's BLEU and of chrF."""
+        """Yield the table rows of sacreBLEU, the BLEU of the paper, and chrF."""
         for measure in self.measures:
             assert measure.signature_field
             yield measure.name, f"{record[measure.field]:.2f}", record[measure.signature_field]
 
     def experiment(self, config: Config) -> task.PublishedExperiment:
-        """Return the base or the big model, by width and heads, on English-German or -French."""
+        """Return the base or big model on English-German or English-French."""
         model, data = config.model, config.data
         size = "big" if (model.d_model, model.num_heads) == (1024, 16) else "base"
         german = language_of(data.target_language) != "fr"
@@ -65,15 +65,15 @@ class Translation(TextToText):
         )
 
     def kind_of_measure(self, records: Sequence[Record]) -> task.Compared:
-        """Compare the kinds of BLEU that were measured with the paper's, `tokenized_split_bleu`."""
-        known = {name for record in records for name, value in record.items() if value is not None}
-        measured = [one.name for one in self.measures if "bleu" in one.field and one.field in known]
-        deviates = bool(records) and _PAPERS_BLEU not in measured
-        return task.Compared(deviates, "kind of BLEU", "6.1", _PAPERS_BLEU, ", ".join(measured))
+        """Report whether a run lacks `tokenized_split_bleu`, the BLEU of the paper."""
+        fields = {name for record in records for name, value in record.items() if value is not None}
+        names = [m.name for m in self.measures if "bleu" in m.field and m.field in fields]
+        deviates = bool(records) and _PAPERS_BLEU not in names
+        return task.Compared(deviates, "kind of BLEU", "6.1", _PAPERS_BLEU, ", ".join(names))
 
 
 def _newstest(corpus: str) -> frozenset[str]:
-    """Return the names of the paper's test sets on WMT 2014; none on another corpus."""
+    """Return the names of the paper's test sets if the corpus is WMT 2014, else no names."""
     dev, test = paper.TEST_SETS.values()
     if not bleu.name_of_test_set(corpus, "dev", 0).startswith(dev):
         return frozenset()
@@ -82,18 +82,18 @@ def _newstest(corpus: str) -> frozenset[str]:
 
 
 def _figures(config: Config, size: str, experiment: str, german: bool) -> list[str]:
-    """Return sentences on the paper's figures for the experiment and the run's row of Table 3."""
+    """Describe the paper's scores for the experiment, and for the matching row of Table 3."""
     row = paper.TABLE_2[size]
     score = row.test_bleu_german if german else row.test_bleu_french
     figures = [f"The paper, {experiment}: {score} BLEU on {paper.TEST_SETS['test']} (Table 2)."]
     for name, variant in paper.TABLE_3.items():
-        same = all(config.value(path) == value for path, value in variant.settings.items())
-        if same and german:
+        matches = all(config.value(path) == value for path, value in variant.settings.items())
+        if matches and german:
             figures.append(
                 f"The paper, row {name} of Table 3: {variant.dev_bleu} BLEU and a perplexity of "
                 f"{variant.dev_perplexity} on {paper.TEST_SETS['dev']}."
             )
-    figures.append(f"{_PAPERS_BLEU} is the paper's BLEU: tokenised text, compounds split.")
+    figures.append(f"{_PAPERS_BLEU} is the paper's BLEU: tokenized text, compounds split.")
     return figures
 
 

@@ -161,11 +161,7 @@ def _choose(
 def _mean(
     manager: Reader, directory: Path, origins: Mapping[int, Record], item: str, like: Parameters
 ) -> Parameters:
-    """Average one item over checkpoints.
-
-    Args:
-      origins: the origin of each checkpoint, keyed by step.
-    """
+    """Average one item over checkpoints, whose origins are keyed by step."""
     total: Parameters | None = None
     for step, origin in origins.items():
         restored = restore(manager, directory, step, **{item: ocp.args.StandardRestore(like)})

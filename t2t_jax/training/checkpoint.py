@@ -9,22 +9,18 @@
     */STEP/PARAMETERS_ONLY          marks a checkpoint without progress, which only averages read
     W/damaged/STEP                  a checkpoint that could not be read; the two newest stay
 
-Orbax writes a checkpoint under a temporary name and renames the complete directory. The origin
-record detects a checkpoint that was copied from another run or step.
-
-Several processes write one checkpoint together, and each process writes its shards. Processes read
-separately and agree afterwards, so that no process waits for one that cannot read. If every device
-holds the whole state, process 0 reads it and sends it to the others.
+Orbax writes a checkpoint under a temporary name and renames the complete directory. Each process
+writes its shards. Processes read separately and agree afterwards, so that no process waits for one
+that cannot read.
 
 Averages (section 6.1) use the states that the config schedules: after every
 `checkpoint.every_steps` steps and after the last step. A timer or a signal may also write a state
-between scheduled steps. Its origin marks it as "for safety", averages skip it, and the next save
-removes it. So an interrupted run ends with the same average as an unbroken run.
+between scheduled steps. The origin marks such a state as "for safety", averages skip it, and the
+next save removes it. An interrupted run thus ends with the same average as an unbroken run.
 
-The trainer writes the state after a step before it scores that state. Then it writes the
-parameters, if they are the best so far, and then the log record. Each write is on disk before the
-next one starts. A run that is killed in between resumes from the newest state, and scores that
-step again if the log has no record of it.
+After a step, the trainer writes the state, then the best parameters, then the log record. Each
+write is on disk before the next one starts. A killed run resumes from the newest state, and scores
+that step again if the log has no record of it.
 """
 
 import math
@@ -66,8 +62,7 @@ _T = TypeVar("_T")
 class _NewestAndDue:
     """Orbax preservation policy: keep the newest state and the last scheduled states.
 
-    The policy also keeps the states of `checkpoint.keep_every`. A run without
-    `checkpoint.every_steps` keeps the last `checkpoint.keep` states, scheduled or not.
+    The policy also keeps the states of `checkpoint.keep_every`.
     """
 
     config: Config
@@ -75,6 +70,7 @@ class _NewestAndDue:
     def should_preserve(self, checkpoints: Sequence[Any], *, context: object) -> list[bool]:
         steps = [checkpoint.step for checkpoint in checkpoints]
         settings = self.config.checkpoint
+        # Without `checkpoint.every_steps`, all states count as scheduled.
         due = [s for s in steps if settings.every_steps is None or is_due(self.config, s)]
         permanent = [s for s in due if is_kept_for_good(self.config, s)]
         preserved = {*due[-settings.keep :], steps[-1], *permanent}
@@ -109,7 +105,7 @@ class Checkpoints:
         return storage.open_manager(self._workdir / name, keep)
 
     def _open_again(self, name: str) -> ocp.CheckpointManager:
-        """Replace a failed manager, and remove its unfinished saves."""
+        # The manager failed, so the new one starts without its unfinished saves.
         directory = self._workdir / name
         with storage.writing_checkpoints(directory):
             directory.mkdir(parents=True, exist_ok=True)
@@ -205,9 +201,9 @@ class Checkpoints:
     def save(self, state: TrainState, window: Sequence[float] | None = None) -> int | None:
         """Write `state` in the background, unless its step is already saved.
 
-        If the previous save met a temporary storage fault, this save blocks and retries for some
-        minutes. Several processes that write into a bucket retry once and then continue without
-        this state. `close` raises the error if no later save succeeds.
+        After a temporary storage fault, this call blocks and retries for some minutes. Several
+        processes that write into a bucket retry once and continue without this state. `close`
+        raises the error if no later save succeeds.
 
         Args:
           window: sums over the steps since the last log record; see `run.meter`. None reuses the
@@ -280,7 +276,7 @@ class Checkpoints:
         """Save the parameters if `score` is the best so far, and return whether they were saved.
 
         On return, the parameters and all earlier states are on the disk. A temporary storage fault
-        only gives a warning, and the next better score saves again.
+        only gives a warning.
 
         Args:
           score: higher is better. Only the score of process 0 counts.
@@ -341,10 +337,8 @@ class Checkpoints:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        """Close the checkpoints, unless an error ends one of several processes.
-
-        After an error, a save could wait forever for the other processes.
-        """
+        """Close the checkpoints, unless an error ends one of several processes."""
+        # After an error, a save could wait forever for the other processes.
         if error is None or jax.process_count() == 1:
             self.close()
 

@@ -38,10 +38,9 @@ class Optimizer(NamedTuple):
     Attributes:
       init: computes the initial state from the parameters. Boxed parameters give a boxed state,
         which declares its sharding on a mesh.
-      update: computes `(directions, new_state)` from the gradients, the state, the parameters and a
-        `Keep`; the step subtracts learning rate times directions. If the directions depend only on
-        the state that `Keep` returns, the new state can overwrite the old one in memory
-        (`training.step`).
+      update: computes `(directions, new_state)`; the step subtracts learning rate times directions.
+        If the directions depend only on the state that `Keep` returns, the new state can overwrite
+        the old one in memory (`training.step`).
     """
 
     init: Callable[[Parameters], OptState]
@@ -215,7 +214,7 @@ def muon(config: TrainingConfig, declared: Parameters) -> Optimizer:
 
     Muon (Jordan et al. 2024) orthogonalizes the momentum of each matrix. The direction of an m x n
     matrix is 0.2 sqrt(max(m, n)) O, where O is Nesterov momentum after five Newton-Schulz
-    iterations, which bring all singular values between 0.7 and 1.2.
+    iterations (singular values from 0.7 to 1.2).
     """
     # Optax's Muon stores its momentum in another tree, so saved runs could not resume with it.
     of_layers = of_each(is_matrix_of_layers, declared)

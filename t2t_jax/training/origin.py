@@ -1,7 +1,7 @@
 """Record and check the origin of a checkpoint: its step, its run and checksums of its arrays.
 
-The origin stores the step, the config, and hashes of the vocabulary and the training text. It
-detects checkpoints of another step or run, even if their directories were renamed or copied.
+The origin stores the step, the config, and hashes of the vocabulary and the training text. The
+reader thus detects checkpoints of another step or run, even in renamed directories.
 """
 
 from collections.abc import Mapping, Sequence

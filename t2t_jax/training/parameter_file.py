@@ -1,6 +1,6 @@
 """Read and write `model.safetensors`, which an exported run has instead of checkpoints.
 
-The file stores every parameter in float32 or bfloat16, under the names of `modules.names`. Its
+The file stores every parameter in float32 or bfloat16, under the names of `modules.names`. The
 metadata store the training steps and the hash of the vocabulary.
 """
 

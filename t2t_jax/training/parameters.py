@@ -47,14 +47,13 @@ def load_parameters(
     one scheduled checkpoint is left, the function loads the newest checkpoint. An exported run
     loads its file, unless it also has checkpoints and an argument is not None.
 
-    The run may still be training: if it removes a checkpoint during the read, this function chooses
-    again from the remaining ones.
+    If a running trainer removes a checkpoint during the read, this function retries.
 
     Args:
       like: the result of `described_parameters`.
       average: number of checkpoints to average, up to and including `step`. None loads the moving
-        average if the run keeps one (`training.ema_decay`). Otherwise None averages up to
-        `checkpoint.average` checkpoints, or 1 for "best".
+        average (`training.ema_decay`), or else averages up to `checkpoint.average` checkpoints, or
+        1 for "best".
       step: the training step of the last checkpoint, scheduled or not; None is the newest, "best"
         the checkpoint with the best dev score.
 

@@ -20,13 +20,14 @@ def settled(config: Config, mesh: Mesh, stored: Config | None = None) -> Config:
     """Return the config of a run with explicit values for "auto" and None fields.
 
     The fields are `model.compute_dtype`, `parallel.tokens_per_device` and
-    `training.schedule_steps`. The schedule keeps its end even if the run later gets more steps.
+    `training.schedule_steps`.
 
     Args:
       stored: the config of the run to resume, whose values stay; None for a new run.
     """
     if stored is not None:
         config = _as_stored(config, stored)
+    # Storing the end keeps the schedule, even if a user later extends the run.
     end = config.training.schedule_end
     if config.training.schedule_steps != end:
         config = config.replace({"training.schedule_steps": end})

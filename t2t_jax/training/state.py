@@ -45,7 +45,6 @@ class TrainState(NamedTuple):
 
 
 def _state_of(config: Config, declared: Parameters) -> TrainState:
-    """Make the initial training state from boxed parameters."""
     optimizer = make_optimizer(config, declared).init(declared)
     zero = jnp.zeros((), jnp.int32)
     ema = None if config.training.ema_decay is None else jax.tree.map(jnp.copy, declared)

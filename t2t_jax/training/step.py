@@ -147,14 +147,13 @@ def train_step(
 ) -> tuple[TrainState, StepMetrics]:
     """Update the parameters by one step (sections 5.3 and 5.4).
 
-    The loss is the mean over the target tokens of the global batch. If the loss or the gradient is
-    not finite, the parameters, the optimizer state and the moving average stay unchanged, and the
-    step counts as skipped.
+    The loss is the mean over the target tokens of the global batch. The step skips an update whose
+    loss or gradient is not finite: parameters, optimizer state and moving average stay unchanged.
 
     Args:
       batch: the global batch of step `state.step`, arrays `[passes, rows, t]`.
-      axis_name: name of a mapped axis (`jax.pmap`). Each member of the axis holds a contiguous part
-        of the rows of every pass, in order. None means that `batch` has all rows.
+      axis_name: name of a mapped axis (`jax.pmap`), over which the rows of every pass are split
+        into contiguous parts. None means that `batch` has all rows.
       mesh: the devices of the state and the batch, which then reduce the gradients of several
         passes once; None lets the compiler choose.
       finish: wraps new parameters and optimizer state before other code reads them (`kernels_of`).

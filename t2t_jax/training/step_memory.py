@@ -129,8 +129,7 @@ def check_memory(
 ) -> TrainingMemory:
     """Refuse a run that cannot fit its devices, before JAX allocates or compiles anything.
 
-    The estimate is a lower bound (`training_memory`): a run that passes this check may still run
-    out of memory (`parallel.devices.within_memory`).
+    The estimate is a lower bound, so a run that passes this check may still run out of memory.
 
     Args:
       shapes: the batch shapes: rows, source length, target length. Without shapes, the check counts

@@ -37,7 +37,7 @@ class UnreadableError(UserError):
     """The checkpoint is damaged, or its arrays have other shapes than the network."""
 
     def __init__(self, path: Path, reason: str) -> None:
-        """Make the error message from the path of the checkpoint and the reason."""
+        """Make the message from the path of the checkpoint and the reason."""
         super().__init__(f"checkpoint {path} cannot be read ({reason})")
         self.step = int(path.name)
 
@@ -145,7 +145,7 @@ def recover(workdir: Path, names: Sequence[str]) -> None:
 
 
 def _recover_in_bucket(directory: BucketPath) -> None:
-    """Remove incomplete checkpoints, and mark complete ones as Orbax does."""
+    # Orbax would remove incomplete checkpoints, and mark complete ones with this file.
     complete = complete_in(directory)
     for path in directory.objects():
         name = path.parts[len(directory.parts)]
@@ -295,8 +295,8 @@ def restore_arrays(
     Raises:
       UserError: the same errors as `restore`.
     """
-    # Orbax can broadcast one replica, but it sums floats, which loses the sign of -0.0. It also
-    # needs whole hosts as replicas, and a damaged file would leave the other processes waiting.
+    # Orbax can broadcast one replica, but it sums floats, which loses the sign of -0.0. Orbax also
+    # needs complete hosts as replicas, and after a damaged file the other processes would hang.
     if _is_read_once(like):
         if not is_main():
             return {**like}
@@ -344,7 +344,6 @@ def _broadcast(x: np.ndarray | jax.ShapeDtypeStruct, like: jax.ShapeDtypeStruct)
 
 
 def _root_cause(error: BaseException) -> BaseException:
-    """Return the root cause of a chain of errors."""
     while before := error.__cause__ or error.__context__:
         error = before
     return error

@@ -1,9 +1,9 @@
-"""Labelled recall and precision of brackets: PARSEVAL, as the program EVALB counts it.
+"""PARSEVAL: labeled bracket recall and precision, computed like the program EVALB.
 
-Papers, such as the Transformer's in section 6.3, report the scores of EVALB (Sekine and Collins,
-1997) with its parameter file COLLINS.prm. The root and punctuation are left out of both trees, ADVP
-and PRT are one label, and a label ends at its first `-` or `=`. Several brackets with the same
-label and words all count. EVALB's limits (200 words, 200 brackets, ten errors) are not kept.
+The paper (section 6.3) reports scores of EVALB (Sekine and Collins 1997) with COLLINS.prm. EVALB
+removes the root and punctuation from both trees, treats ADVP and PRT as one label, and cuts labels
+at the first `-` or `=`. Repeated brackets with the same label and words all count. This module does
+not apply EVALB's limits (200 words, 200 brackets, ten errors).
 """
 
 import operator
@@ -23,7 +23,7 @@ _CUTOFF_LENGTH = 40
 
 @dataclass(frozen=True)
 class ParsevalScores:
-    """Scores of predicted trees, in percent, over all sentences that could be scored."""
+    """Scores of predicted trees, in percent, over all sentences that EVALB can score."""
 
     recall: float
     """Share of the brackets of the gold trees that are in the predicted ones."""
@@ -32,58 +32,58 @@ class ParsevalScores:
     f1: float
     """Harmonic mean of recall and precision."""
     f1_short: float
-    """`f1` over the sentences of at most 40 words, punctuation included."""
+    """`f1` over sentences of at most 40 words, including punctuation."""
     complete_match: float
-    """Share of the sentences with every bracket right and none too many."""
+    """Share of the sentences whose predicted brackets equal the gold brackets."""
     tagging_accuracy: float
-    """Share of the words, apart from punctuation, with the right tag."""
+    """Share of the words without punctuation that have the correct tag."""
     num_sentences: int
-    """Number of sentences, including those that could not be scored."""
+    """Number of sentences, including skipped sentences and errors."""
     num_skipped: int
-    """Sentences left out because the predicted tree has no words: EVALB's "skip"."""
+    """Number of sentences whose predicted tree has no words; EVALB calls them "skip"."""
     num_errors: int
-    """Sentences left out because the two trees, without punctuation, have other words: EVALB's
+    """Number of sentences whose two trees differ in words other than punctuation; EVALB calls them
     "error"."""
     signature: str = "EVALB, COLLINS.prm"
     """The program and the parameters that define the scores."""
     num_repaired: int = 0
-    """Number of sentences for which a model's output was not a tree, and was mended."""
+    """Number of sentences whose model output was not a tree and was repaired."""
 
     @property
     def best(self) -> float:
-        """Return the score that chooses the best checkpoint; higher is better."""
+        """Return the score that selects the best checkpoint; higher is better."""
         return self.f1
 
     def __str__(self) -> str:
-        """Return F1 and its signature in a line, with the number of repaired trees."""
+        """Return one line with F1, its signature and the number of repaired trees."""
         return f"F1 {self.f1:.2f} ({self.signature})  {self.num_repaired} repaired"
 
 
 class _Parse(NamedTuple):
-    """The parts of a tree that are compared."""
+    """The parts of a tree that PARSEVAL compares."""
 
     words: list[str]
     """The words of the sentence, without punctuation and empty elements."""
     tags: list[str]
     """The part-of-speech tag of each of `words`."""
     brackets: Counter[tuple[str, int, int]]
-    """How often each bracket is in the tree: its label, its first word and the word after it."""
+    """Counts of brackets: the label, the first word, and one past the last word."""
     length: int
     """Number of words in the sentence, punctuation included."""
 
 
 class _Counts(NamedTuple):
-    """The comparison of the two trees of a sentence, or the sums over sentences.
+    """Counts from the two trees of a sentence, or their sums over sentences.
 
-    Of a sentence that is left out, all counts but those of the first three fields are 0.
+    For a skipped sentence or an error, only the first three fields are not 0.
     """
 
     length: int = 0
     """Number of words in the sentence, punctuation included."""
     skipped: int = 0
-    """Whether the sentence is left out as the predicted tree has no words."""
+    """1 if the predicted tree has no words."""
     error: int = 0
-    """Whether it is left out as the trees have other words."""
+    """1 if the two trees have different words."""
     matched: int = 0
     """Number of brackets that both trees have."""
     gold: int = 0
@@ -91,19 +91,19 @@ class _Counts(NamedTuple):
     predicted: int = 0
     """Number of brackets of the predicted tree."""
     complete: int = 0
-    """Whether the trees have the same brackets."""
+    """1 if the two trees have the same brackets."""
     words: int = 0
     """Number of words, without punctuation."""
     correct_tags: int = 0
-    """Number of these words with the right tag."""
+    """Number of words with the correct tag, without punctuation."""
 
 
 def parseval(gold: Sequence[trees.Tree], predicted: Sequence[trees.Tree]) -> ParsevalScores:
-    """Score predicted trees against those of a treebank.
+    """Score predicted trees against gold trees.
 
     Args:
-      gold: the right trees, with or without empty elements and function tags.
-      predicted: a predicted tree for each right one, over the same words.
+      gold: the gold trees, with or without empty elements and function tags.
+      predicted: one predicted tree for each gold tree, over the same words.
     """
     if not gold or len(gold) != len(predicted):
         raise UserError(
@@ -168,12 +168,11 @@ def _compare(gold: _Parse, predicted: _Parse) -> _Counts:
 
 
 def _bracket_scores(total: _Counts) -> tuple[float, float, float]:
-    """Compute recall, precision and F1 over all brackets of some sentences, in percent."""
     recall = _percent(total.matched, total.gold)
     precision = _percent(total.matched, total.predicted)
     f1 = 2 * precision * recall / (precision + recall) if total.matched else 0.0
     return recall, precision, f1
 
 
-def _percent(part: int, whole: int) -> float:
-    return 100 * part / whole if whole else 0.0
+def _percent(part: int, total: int) -> float:
+    return 100 * part / total if total else 0.0
