@@ -146,7 +146,7 @@ def test_a_signal_to_one_of_two_processes_stops_both_at_the_same_step(
         programs[signalled].send_signal(number)
         time.sleep(0.02)  # of two that wait, the system sends SIGHUP first
     ended = _end_with(128 + signal.SIGTERM, programs)
-    assert "the same command goes on from there" in ended[0][0]
+    assert "run the same command to resume" in ended[0][0]
     assert ended[1][0].count("step ") == 0  # one of them tells
     stopped = max(_complete(workdir))
     said = tiny_run.finish(workdir, *LONG)  # by one process, on one device

@@ -1,9 +1,8 @@
-"""The families of networks: the fields and the stacks of each, and where its modules are.
+"""The network families: their config fields, their stacks and the paths of their modules.
 
-A family is a config here, a module of `t2t_jax.modules`, and a row of `FAMILIES`; nothing else
-knows it by its name. The value of `model.architecture` names the row. A family has the fields of
-`ModelConfig` and of the classes here that it inherits from, so that an option of another family
-cannot be written.
+A family consists of a config class in this module, a Flax module and a row of `FAMILIES`, which
+`model.architecture` selects. A config class inherits only the fields that its family reads, so a
+config cannot set options of other families.
 """
 
 import dataclasses
@@ -23,26 +22,27 @@ _TABLE = read_where(lambda model: model.positions.has_table)
 
 @dataclass(frozen=True)
 class WithEncoder(ModelConfig):
-    """The fields of networks that have an encoder."""
+    """The fields of networks with an encoder."""
 
     num_encoder_layers: int = field(default=6, metadata=SIZE)
-    """Encoder layers N."""
+    """Number of encoder layers N."""
     encoder_heads: int | None = field(default=None, metadata=FITS | POSITIVE)
-    """Heads of each layer's self-attention in the encoder, where they are fewer than num_heads, as
-    after pruning; None means num_heads. The width of a head stays that of num_heads."""
+    """Number of self-attention heads in each encoder layer, if fewer than num_heads, for example
+    after pruning; None means num_heads. The head width does not depend on this field."""
 
 
 @dataclass(frozen=True)
 class WithDecoder(ModelConfig):
-    """The fields of networks that have a decoder."""
+    """The fields of networks with a decoder."""
 
     num_decoder_layers: int = field(default=6, metadata=SIZE)
-    """Decoder layers N."""
+    """Number of decoder layers N."""
     decoder_heads: int | None = field(default=None, metadata=FITS | POSITIVE)
-    """Heads of each layer's self-attention in the decoder; see encoder_heads."""
+    """Number of self-attention heads in each decoder layer, if fewer than num_heads; see
+    encoder_heads."""
     start_token: StartToken = "begin"
-    """Token before the first token of a target: the id of begin, or, in models that come from
-    other toolkits, that of the end of a sentence (BART) or of padding (Marian)."""
+    """Token that precedes each target: the beginning-of-sentence token ("begin"), or, for models
+    imported from other toolkits, the end-of-sentence token (BART) or the padding token (Marian)."""
 
 
 @dataclass(frozen=True)
@@ -50,12 +50,14 @@ class WithTokens(ModelConfig):
     """The fields of networks that read tokens."""
 
     max_positions: int = field(default=1024, metadata=SIZE | _TABLE)
-    """Rows of the learned position table; other positions have no limit and do not read it."""
+    """Number of positions in the learned position table. Other position schemes ignore this field
+    and have no limit."""
     share_embeddings: bool = True
-    """Use one matrix for source and target embedding and output projection (section 3.4)."""
+    """Share one matrix between source embedding, target embedding and output projection
+    (section 3.4)."""
     scale_embeddings: bool = True
-    """Multiply embeddings by sqrt(d_model) (section 3.4), or by that of base_width where
-    parametrisation is not standard."""
+    """Multiply embeddings by sqrt(d_model) (section 3.4), or by sqrt(base_width) if parametrisation
+    is not standard."""
 
     @property
     def num_positions(self) -> int:
@@ -64,32 +66,32 @@ class WithTokens(ModelConfig):
 
     @cached_property
     def embedding_scale(self) -> float:
-        """Return sqrt(scaling_width) (section 3.4), or 1 where embeddings are not scaled."""
+        """Return sqrt(scaling_width) (section 3.4), or 1 without `scale_embeddings`."""
         return math.sqrt(self.scaling_width) if self.scale_embeddings else 1.0
 
     @cached_property
     def embeddings(self) -> dict[Side, str]:
-        """Return the names for a network of one stack; see `ModelConfig.embeddings`."""
+        """Return the matrix names of a network with one stack."""
         output = "embedding" if self.share_embeddings else "output_projection"
         return {"source": "embedding", "target": "embedding", "output": output}
 
 
 @dataclass(frozen=True)
 class WithSourceTokens(WithTokens):
-    """The fields of networks whose sources may have a vocabulary of their own."""
+    """The fields of networks that may have a separate source vocabulary."""
 
     source_vocab_size: int | None = field(default=None, metadata=left_open(None) | FITS | POSITIVE)
-    """Where share_embeddings is false: entries of the source embedding, if the vocabulary has other
-    entries for sources than for targets; None means as many as for targets, or for a model that
-    predicts labels as many as its vocabulary has for text."""
+    """Number of entries of a separate source vocabulary, if share_embeddings is false. None uses
+    the size of the target vocabulary, or, for a model that predicts labels, the size of its text
+    vocabulary."""
 
     def __post_init__(self) -> None:
-        """Check every field."""
+        """Refuse a source vocabulary together with a shared embedding."""
         super().__post_init__()
         require(
             not self.share_embeddings or self.source_vocab_size is None,
-            f"source_vocab_size={self.source_vocab_size} is for a model whose sources have an "
-            "embedding of their own; set share_embeddings=False",
+            f"source_vocab_size={self.source_vocab_size} is for a model with a separate source "
+            "embedding; set share_embeddings=False",
         )
 
     @cached_property
@@ -101,15 +103,17 @@ class WithSourceTokens(WithTokens):
 
 @dataclass(frozen=True)
 class EncoderAndDecoder(WithEncoder, WithDecoder, WithTokens):
-    """The fields of networks with both stacks, whatever the encoder reads."""
+    """The fields of networks with an encoder and a decoder."""
 
     cross_heads: int | None = field(default=None, metadata=FITS | POSITIVE)
-    """Heads of the decoder's attention to the encoder's output; see encoder_heads."""
+    """Number of cross-attention heads in each decoder layer, if fewer than num_heads; see
+    encoder_heads."""
     share_target_embedding: bool = False
-    """Where share_embeddings is false: one matrix for target embedding and output projection."""
+    """Share one matrix between target embedding and output projection, if share_embeddings is
+    false."""
     share_source_embedding: bool = False
-    """Where share_embeddings is false: one matrix for source and target embedding, beside the
-    output projection, as in T5 1.1."""
+    """Share one matrix between source and target embedding, with a separate output projection as in
+    T5 1.1, if share_embeddings is false."""
 
     @cached_property
     def stacks(self) -> tuple[Stack, ...]:
@@ -126,7 +130,7 @@ class EncoderAndDecoder(WithEncoder, WithDecoder, WithTokens):
 
     @cached_property
     def embeddings(self) -> dict[Side, str]:
-        """Return one name if all are shared, and else a name each; see `ModelConfig.embeddings`."""
+        """Return the matrix names under the three `share_*` fields."""
         if self.share_embeddings or self.share_source_embedding:
             return super().embeddings
         output = "target_embedding" if self.share_target_embedding else "output_projection"
@@ -135,34 +139,34 @@ class EncoderAndDecoder(WithEncoder, WithDecoder, WithTokens):
 
 @dataclass(frozen=True)
 class EncoderDecoderConfig(EncoderAndDecoder, WithSourceTokens):
-    """The Transformer of the paper (section 3.1), whose encoder reads tokens."""
+    """The Transformer of the paper, with an encoder and a decoder (section 3.1)."""
 
     architecture: Literal["encoder_decoder"] = "encoder_decoder"
 
     def __post_init__(self) -> None:
-        """Check every field."""
+        """Refuse contradictory `share_*` fields."""
         super().__post_init__()
         require(
             not self.share_source_embedding
             or not (self.share_target_embedding or self.source_vocab_size),
-            "share_source_embedding is for one matrix of sources and targets, and an output "
-            "projection of its own; leave share_target_embedding and source_vocab_size out, or set "
-            "share_embeddings=True for one matrix in all places",
+            "share_source_embedding is for one embedding of sources and targets and a separate "
+            "output projection; leave share_target_embedding and source_vocab_size out, or set "
+            "share_embeddings=True to share all three matrices",
         )
 
 
 @dataclass(frozen=True)
 class DecoderOnlyConfig(WithDecoder, WithTokens):
-    """A decoder alone, which reads source and target as one sequence (Liu et al. 2018), as GPT."""
+    """A decoder-only network, which reads source and target as one sequence (Liu et al. 2018)."""
 
     architecture: Literal["decoder_only"] = "decoder_only"
     prefix_attention: bool = False
-    """Let the tokens of a source attend to the whole source, and not only to the tokens before them
-    (Raffel et al. 2020, section 3.2.1)."""
+    """Let source tokens attend to the whole source, not only to earlier tokens (Raffel et al. 2020,
+    section 3.2.1)."""
 
     @cached_property
     def stacks(self) -> tuple[Stack, ...]:
-        """Return the decoder, through which sources and targets pass."""
+        """Return the decoder, which reads sources and targets."""
         m = self.num_decoder_layers
         itself, constants = self.attention_of("decoder"), self.deep_norm(2 * m, 8 * m)
         is_causal = not self.prefix_attention
@@ -177,7 +181,7 @@ class DecoderOnlyConfig(WithDecoder, WithTokens):
 
 @dataclass(frozen=True)
 class EncoderAloneConfig(WithEncoder):
-    """The fields of networks that are an encoder alone, which predicts labels."""
+    """The fields of encoder-only networks."""
 
     @cached_property
     def stacks(self) -> tuple[Stack, ...]:
@@ -190,26 +194,26 @@ class EncoderAloneConfig(WithEncoder):
 
 @dataclass(frozen=True)
 class EncoderOnlyConfig(EncoderAloneConfig, WithSourceTokens):
-    """An encoder alone over tokens, as BERT (Devlin et al. 2019)."""
+    """An encoder-only network over tokens, as BERT (Devlin et al. 2019)."""
 
     architecture: Literal["encoder_only"] = "encoder_only"
 
 
 @dataclass(frozen=True)
 class ImageEncoderConfig(EncoderAloneConfig):
-    """An encoder alone over the patches of images (ViT, Dosovitskiy et al. 2021)."""
+    """An encoder over image patches (ViT, Dosovitskiy et al. 2021)."""
 
     architecture: Literal["image_encoder"] = "image_encoder"
     patch_size: int = field(default=16, metadata=SIZE)
-    """Side, in pixels, of the square patches of images, which are read behind a learned class
-    token."""
+    """Side length of the square image patches, in pixels. The encoder reads the patches after a
+    learned class token."""
     image_size: int = field(default=224, metadata=SIZE)
-    """Pixels of an image on each side."""
+    """Side length of the square images, in pixels."""
     image_channels: int = field(default=3, metadata=SIZE)
-    """Numbers of a pixel: 3 for colours, 1 for grey."""
+    """Number of channels of a pixel: 3 for color, 1 for gray."""
 
     def __post_init__(self) -> None:
-        """Check every field."""
+        """Refuse an image size that is not a multiple of the patch size."""
         super().__post_init__()
         require(
             self.image_size % self.patch_size == 0,
@@ -224,38 +228,38 @@ class ImageEncoderConfig(EncoderAloneConfig):
 
     @property
     def patch_values(self) -> int:
-        """Return how many numbers a patch has."""
+        """Return the number of values of a patch."""
         return self.patch_size**2 * self.image_channels
 
     @property
     def num_positions(self) -> int:
-        """Return the positions of an image: its patches and the class token."""
+        """Return the number of patches plus 1 for the class token."""
         return self.num_patches + 1
 
     @cached_property
     def embeddings(self) -> dict[Side, str]:
-        """Return the name of the output projection; see `ModelConfig.embeddings`."""
+        """Return the name of the output projection, the only matrix."""
         return {"output": "output_projection"}
 
     @property
     def input_projection(self) -> InputProjection:
-        """Return the projection of patches, with its bias and the class token, too."""
+        """Return the size of the patch projection, its bias and the class token."""
         return InputProjection(self.patch_values * self.d_model, 2 * self.d_model)
 
 
 @dataclass(frozen=True)
 class Family:
-    """The facts of a family of networks."""
+    """The facts of a network family."""
 
     config: type[ModelConfig]
-    """The class of the section `model` of its configs."""
+    """The class of the config section `model`."""
     network: str
-    """The place of its Flax module, a `modules.network.Network`."""
+    """The import path of the Flax module, a `modules.network.Network`."""
     scoring: str = "t2t_jax.modules.cached_decoding:NetworkScoring"
-    """The place of the `modules.decoding_model.ScoringModel` that is made of the module; it is a
+    """The import path of the `modules.decoding_model.ScoringModel` that wraps the module; a
     `DecodingModel` if the network decodes."""
     tasks: tuple[str, ...] = ()
-    """The tasks that the networks learn, beside those whose `TaskFacts` name the family."""
+    """Additional tasks that the networks learn, besides those whose `TaskFacts` name the family."""
 
 
 FAMILIES = Rows(
@@ -273,49 +277,49 @@ FAMILIES = Rows(
     encoder_only=Family(EncoderOnlyConfig, "t2t_jax.extras.encoders.networks:EncoderModel"),
     image_encoder=Family(ImageEncoderConfig, "t2t_jax.extras.encoders.networks:ImageModel"),
 )
-"""The families, by the value of `model.architecture`."""
+"""The network families, by the value of `model.architecture`."""
 
 
 def fields_of(architecture: object) -> dict[str, "dataclasses.Field[object]"]:
-    """Return the fields of a family's config by name."""
+    """Return the config fields of a family by name."""
     FAMILIES.check("model.architecture", architecture)
     return {leaf.name: leaf for leaf in dataclasses.fields(FAMILIES[str(architecture)].config)}
 
 
 def all_model_fields() -> dict[str, "dataclasses.Field[object]"]:
-    """Return the fields of all families by name, those of the paper's network first."""
-    found: dict[str, dataclasses.Field[object]] = {}
+    """Return the config fields of all families by name, the paper's network first."""
+    model_fields: dict[str, dataclasses.Field[object]] = {}
     for family, _ in FAMILIES.each():
         for name, leaf in fields_of(family).items():
-            found.setdefault(name, leaf)
-    return found
+            model_fields.setdefault(name, leaf)
+    return model_fields
 
 
 def network_config(architecture: str = "encoder_decoder", **fields: Any) -> ModelConfig:
-    """Make the section `model` of a config.
+    """Make the config section `model` of a family.
 
     Args:
-      fields: values of the family's fields; others have their defaults.
+      fields: values of the family's fields; missing fields have their defaults.
 
     Raises:
-      UserError: there is no such family, the family lacks a field, or a value is refused.
+      UserError: the family does not exist or lacks a field, or a value is invalid.
     """
     FAMILIES.check("model.architecture", architecture)
     return FAMILIES[architecture].config(**fields)
 
 
 def values_in_family(values: Mapping[str, object], architecture: object) -> dict[str, Any]:
-    """Return the values that a family has fields for, with the name of the family.
+    """Select the values of the fields that a family has, and add the family's name.
 
     Args:
-      values: the values of the fields of a network's config, which may be of another family.
+      values: field values of a network of any family.
     """
-    kept = {name: values[name] for name in fields_of(architecture) if name in values}
-    return {**kept, "architecture": architecture}
+    shared_values = {name: values[name] for name in fields_of(architecture) if name in values}
+    return {**shared_values, "architecture": architecture}
 
 
 def foreign_field(name: str, architecture: object) -> UserError:
-    """Return the error for a field of another family than that of a config."""
+    """Return the error for a field that only other families have."""
     owners = " or ".join(repr(family) for family, _ in FAMILIES.each() if name in fields_of(family))
     return UserError(
         f"model.{name} is for model.architecture={owners}, not for {architecture!r}; leave it out, "

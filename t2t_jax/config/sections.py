@@ -1,4 +1,4 @@
-"""The other sections of a config: data, checkpoints, evaluation, decoding and devices."""
+"""The config sections for data, checkpoints, evaluation, decoding and devices."""
 
 import re
 from dataclasses import dataclass, field
@@ -9,75 +9,79 @@ from t2t_jax.config.tables import TaskName
 from t2t_jax.config.tasks import TASKS, TaskFacts, task_name
 
 Quantize: TypeAlias = Literal["none", "int8"]
-"""The form in which decoding holds matrices: "none" as training has them, or 8-bit integers."""
+"""Form of the matrices in decoding: "none" as trained, or 8-bit integers."""
 Remat: TypeAlias = Literal["none", "dots", "layer"]
-"""How much of a layer is computed again for its derivative; see `ParallelConfig`."""
+"""The values of a layer that the backward pass recomputes; see `ParallelConfig`."""
 _WIDEST_BEAM = 1000
-# Pieces that a vocabulary has for itself: its special ids, the bytes, and the mark of a space.
-_OWN_PIECE = re.compile(r"<pad>|</s>|<s>|<unk>|<0x[0-9A-F]{2}>")
-_MARK_OF_A_SPACE = "\u2581"
+# Entries that the vocabulary reserves: special tokens, bytes, and the space marker below.
+_RESERVED = re.compile(r"<pad>|</s>|<s>|<unk>|<0x[0-9A-F]{2}>")
+_SPACE_MARKER = "\u2581"
 
 
 @dataclass(frozen=True)
 class DataConfig(Section):
-    """The corpus, its vocabulary and the batches of its pairs (section 5.1)."""
+    """The corpus, its vocabulary and its batches (section 5.1)."""
 
-    # A run may go on with another name of its corpus: a hash guards the content.
+    # A resumed run may name its corpus differently, because a hash checks the content.
     corpus: str = field(default="bundled:", metadata=MAY_CHANGE | NOT_EXPORTED)
     """Corpus: `bundled:`, `text:DIR` (train.en train.de dev.* test.*, also .gz), `text:FILE.tsv` or
-    `text:FILE.jsonl`, `NAME:DIR` (a public corpus such as wmt14-en-de, which `t2t-jax data NAME
-    DIR` has made), `tfds:NAME/CONFIG`, or `trees:DIR` (train.mrg dev.mrg: sentences to constituency
+    `text:FILE.jsonl`, `NAME:DIR` (a public corpus such as wmt14-en-de, prepared by `t2t-jax data
+    NAME DIR`), `tfds:NAME/CONFIG`, or `trees:DIR` (train.mrg dev.mrg: sentences to constituency
     trees; DIR+DIR trains on both).
-    `text:A*3+text:B` mixes corpora: an epoch reads A three times and B once. `shards:PATTERN` is
+    `text:A*3+text:B` mixes corpora: an epoch reads A three times and B once. `shards:PATTERN` reads
     many files, such as 'shards:s3://bucket/{split}-*.parquet' (docs/shards.md)."""
     source_language: str = field(default="en", metadata=NOT_EXPORTED)
     """Language to translate from; the file suffix or the TFDS feature name."""
     target_language: str = field(default="de", metadata=NOT_EXPORTED)
     """Language to translate into; the file suffix or the TFDS feature name."""
     task: TaskName = "auto"
-    """Task that the model learns. "auto" is to translate, or to parse where the corpus has trees;
-    "language_modelling" is to continue the text of one language, from train.txt and dev.txt, and
-    "masked_language_modelling" to fill in its hidden words (BERT); "classification" is to label the
-    sentences of train.txt as in train.label; "tagging" is to label words, as in train.tags or
-    trees; and "image_classification" to label the images of npz:FILE or digits:."""
+    """Task that the model learns. "auto" selects translation, or parsing if the corpus has trees.
+    "language_modelling" continues text in one language (train.txt, dev.txt), and
+    "masked_language_modelling" fills in hidden words, as BERT does. "classification" labels the
+    sentences of train.txt (labels: train.label), "tagging" labels words (train.tags or trees), and
+    "image_classification" labels the images of npz:FILE or digits:."""
     documents: Literal["lines", "paragraphs"] = field(default="lines", metadata=NOT_EXPORTED)
-    """In language modelling, the extent of a document: a line, or the lines up to a blank line."""
+    """Document boundaries in language modelling: each line is a document ("lines"), or blank lines
+    separate documents ("paragraphs")."""
     text_rows: Literal["documents", "run_on"] = field(default="documents", metadata=NOT_EXPORTED)
-    """In language modelling, the extent of a sequence: "documents", a document, in parts if it has
-    more than max_length subwords; or "run_on", max_length subwords, across ends of documents."""
+    """Training sequences in language modelling: "documents" makes a sequence of each document and
+    splits a document longer than max_length subwords; "run_on" cuts the joined documents into
+    sequences of max_length subwords, across document boundaries."""
     masked_share: float = field(default=0.15, metadata=NOT_EXPORTED | within(0.01, 0.99))
-    """In masked language modelling, the share of the subwords that are predicted: 80% of these are
-    hidden, 10% replaced by others and 10% left as they are (Devlin et al. 2019, section 3.1)."""
+    """Share of subwords that masked language modelling predicts: 80% of the predicted subwords are
+    masked, 10% replaced by random subwords and 10% unchanged (Devlin et al. 2019, section 3.1)."""
     vocab_size: int = field(default=37_000, metadata=NOT_EXPORTED | FITS | within(8))
-    """Entries of the BPE vocabulary (shared by source and target, special ids included)."""
+    """Size of the BPE vocabulary (including special tokens), which source and target share."""
     protected_tokens: tuple[str, ...] = field(default=(), metadata=NOT_EXPORTED)
-    """Strings such as <2de> or __URL__, each of which is one entry of the vocabulary wherever it
-    stands in a line: it is never split, and never joined with the text beside it."""
+    """Strings such as <2de> or __URL__ that are single vocabulary entries. The tokenizer never
+    splits a protected token and never merges it with the text next to it."""
     max_length: int = field(default=256, metadata=NOT_EXPORTED | FITS | within(8))
-    """Longest source or target in subwords, end of sentence included; longer pairs are left out
-    of training and counted."""
+    """Longest source or target in subwords, including the end-of-sentence token. Training skips
+    longer pairs and reports their number."""
     batching: Literal["bucket", "pack"] = field(default="bucket", metadata=NOT_EXPORTED)
-    """How pairs form batches: of similar length (bucket, the paper), or several in a row (pack)."""
+    """Batching method: "bucket" groups pairs of similar length (the paper); "pack" puts several
+    pairs into one batch row."""
     source_tokens_per_step: int = field(default=25_000, metadata=NOT_EXPORTED | FITS)
-    """Most source positions in one step (padding included, over all devices)."""
+    """Maximum source positions per step (over all devices, including padding)."""
     target_tokens_per_step: int = field(default=25_000, metadata=NOT_EXPORTED | FITS)
-    """Most target positions in one step (padding included, over all devices)."""
+    """Maximum target positions per step (over all devices, including padding)."""
     mixture_temperature: float | None = field(default=None, metadata=NOT_EXPORTED | within(1, 1000))
-    """Temperature T of a mixture: a corpus of n pairs has a share proportional to n^(1/T), times
-    its weight. Without it, an epoch reads each corpus as often as its weight says."""
+    """Temperature T for mixing corpora: the share of a corpus with n pairs is proportional to its
+    weight times n^(1/T). None repeats each corpus in an epoch as often as its weight."""
     fields: tuple[str, ...] = field(default=(), metadata=NOT_EXPORTED)
-    """In JSON lines or Parquet, the names of the two fields with source and target, such as
-    translation.en translation.de, or of the one with a text; without them, they are the languages,
-    or text."""
+    """Names of the source and target fields in JSON lines or Parquet files, such as translation.en
+    translation.de, or the name of the one text field. The default is the two language codes, or
+    "text"."""
     window: int = field(default=16, metadata=NOT_EXPORTED | within(1, 10_000))
-    """In shards, the number of pieces, of some 100,000 pairs each, whose pairs are mixed."""
+    """Number of pieces (about 100,000 pairs each) that the shard reader shuffles together."""
     dev_lines: int = field(default=0, metadata=NOT_EXPORTED | within(0, 1_000_000))
-    """Number of distinct training pairs to hold out as the dev set, if the corpus has none."""
+    """Number of distinct training pairs to hold out as the dev split if the corpus has no dev
+    split."""
     cache_dir: str = field(default="", metadata=MAY_CHANGE | NOT_EXPORTED)
-    """Folder of tokenised corpora; empty means the user's cache folder. Machines can share one in a
-    bucket (s3://, gs://)."""
+    """Cache folder for tokenized corpora; empty means the user's cache folder. Several machines can
+    share a cache folder in a bucket (s3://, gs://)."""
     prefetch: int = field(default=4, metadata=MAY_CHANGE | NOT_EXPORTED | within(1, 10_000))
-    """Batches made ahead of the step that needs them."""
+    """Number of batches to prepare in advance."""
 
     def __post_init__(self) -> None:
         """Check every field."""
@@ -98,7 +102,7 @@ class DataConfig(Section):
 
     @property
     def facts(self) -> TaskFacts:
-        """Return the facts of the task that the corpus is for."""
+        """Return the facts of the task that the model learns from the corpus."""
         return TASKS[task_name(self.corpus, self.task)]
 
     def _check_protected_tokens(self) -> None:
@@ -107,40 +111,40 @@ class DataConfig(Section):
             name = f"data.protected_tokens={token!r}"
             require(token != "", f"{name} is empty; leave it out")
             require(
-                not any(char.isspace() or char in (_MARK_OF_A_SPACE, "\0") for char in token),
-                f"{name} has white space (or {_MARK_OF_A_SPACE}, which stands for it, or a zero), "
-                "which a vocabulary does not keep as it is; write it without, as in <to-de>",
+                not any(char.isspace() or char in (_SPACE_MARKER, "\0") for char in token),
+                f"{name} has white space, a NUL character or the space marker {_SPACE_MARKER}, "
+                "which the vocabulary does not preserve; remove them, as in <to-de>",
             )
             require(
-                not _OWN_PIECE.fullmatch(token),
-                f"{name} is what the vocabulary calls an entry of its own; write it otherwise",
+                not _RESERVED.fullmatch(token),
+                f"{name} is the name of a special entry of the vocabulary; choose another string",
             )
             require(tokens.count(token) == 1, f"{name} is given twice; give it once")
 
 
 @dataclass(frozen=True)
 class CheckpointConfig(Section):
-    """The times at which training writes checkpoints, and the checkpoints that it keeps."""
+    """When training writes checkpoints, and which checkpoints it keeps."""
 
     every_steps: int | None = field(default=1400, metadata=MAY_CHANGE | POSITIVE)
-    """Steps between the checkpoints that are averaged; the last step has one, too. The paper's are
-    10 minutes apart (section 6.1), which were 1,400 steps of its base model and 600 of its big one.
-    None is for a run without averages, whose last step alone has a checkpoint."""
+    """Steps between the checkpoints that are averaged. The last step always has a checkpoint. The
+    paper writes a checkpoint every 10 minutes (section 6.1): every 1,400 steps of its base model
+    and every 600 steps of its big model. None writes only the checkpoint of the last step."""
     every_minutes: float | None = field(default=10.0, metadata=MAY_CHANGE | POSITIVE)
-    """Minutes from a checkpoint to one for safety, which is never averaged and which the next one
-    replaces: a run that is killed loses no more than this time. None makes no such checkpoints."""
+    """Minutes after a checkpoint until a recovery checkpoint is written, so that a killed run loses
+    at most this much time. The next checkpoint replaces a recovery checkpoint, which is never
+    averaged. None writes no recovery checkpoints."""
     keep: int = field(default=5, metadata=MAY_CHANGE | within(1))
-    """Newest checkpoints to keep, apart from one for safety; averages are made of these. If there
-    are averages, only the two newest keep the optimizer state."""
+    """Number of newest checkpoints to keep for averaging, not counting a recovery checkpoint. If
+    checkpoint.average is above 1, only the two newest checkpoints keep the optimizer state."""
     keep_every: int | None = field(default=None, metadata=MAY_CHANGE | POSITIVE)
-    """Steps between the checkpoints that are kept for good, whole, in addition to the newest: a
-    multiple of `checkpoint.every_steps`. None keeps none."""
+    """Steps between the complete checkpoints that are kept permanently, in addition to the newest
+    checkpoints; a multiple of `checkpoint.every_steps`. None keeps none permanently."""
     average: int = field(default=5, metadata=MAY_CHANGE | within(1))
-    """Number of the last checkpoints to average (section 6.1; base: 5, big: 20; Table 3: 1), which
-    makes the model that is scored and used once training is over, unless the run has a
-    `training.ema_decay`."""
+    """Number of last checkpoints to average (section 6.1; base: 5, big: 20; Table 3: 1). Evaluation
+    and translation use the average after training, unless `training.ema_decay` is set."""
     keep_best: bool = field(default=True, metadata=MAY_CHANGE)
-    """Also keep the checkpoint with the best dev score, apart from the newest."""
+    """Keep the checkpoint with the best dev score, too."""
 
     def __post_init__(self) -> None:
         """Check every field."""
@@ -155,79 +159,82 @@ class CheckpointConfig(Section):
             or (self.every_steps is not None and self.keep_every % self.every_steps == 0),
             f"checkpoint.keep_every={self.keep_every} is not a multiple of "
             f"checkpoint.every_steps={self.every_steps}, so some steps have no checkpoint to keep; "
-            "give a multiple",
+            "set a multiple",
         )
 
 
 @dataclass(frozen=True)
 class EvaluationConfig(Section):
-    """The evaluation on the dev set during training."""
+    """The evaluation on the dev split during training."""
 
     every_steps: int = field(default=1000, metadata=MAY_CHANGE | within(1))
-    """Steps between evaluations on dev."""
+    """Steps between evaluations on the dev split."""
     num_sentences: int | None = field(default=None, metadata=MAY_CHANGE | POSITIVE)
-    """Dev sentences translated for BLEU, from the first on; None means all. Loss uses all."""
+    """Number of dev sentences to translate for BLEU, starting with the first; None means all. The
+    loss always uses all dev sentences."""
     num_samples: int = field(default=3, metadata=MAY_CHANGE | within(0))
-    """Translations printed at each evaluation."""
+    """Number of translations to print at each evaluation."""
     beam_size: int = field(default=1, metadata=MAY_CHANGE | within(1, _WIDEST_BEAM))
-    """Beam size during training; 1 is greedy search and fast."""
+    """Beam size of evaluations during training; 1 is greedy search, which is fast."""
     metric: Literal["bleu", "chrf"] | None = field(default=None, metadata=MAY_CHANGE)
-    """In translation, the metric that chooses the best checkpoint and says whether dev still gets
-    better, and that a grid shows beside BLEU: the mean over sentences of their BLEU or chrF. None
-    is BLEU of the corpus."""
+    """Translation metric for the best checkpoint, early stopping and an additional sweep column:
+    the mean of the sentence BLEU or chrF scores. None uses corpus BLEU."""
 
 
 @dataclass(frozen=True)
 class DecodingConfig(Section):
-    """The search for a translation (section 6.1)."""
+    """The settings of decoding: beam search (section 6.1) or sampling."""
 
     beam_size: int = field(default=4, metadata=MAY_CHANGE | within(1, _WIDEST_BEAM))
-    """Hypotheses kept alive per sentence; 1 is greedy search."""
-    # Beyond 10, float32 cannot hold the penalty of a long output.
+    """Number of hypotheses in beam search; 1 is greedy search."""
+    # Above 10, the penalty of a long output overflows float32.
     length_penalty: float = field(default=0.6, metadata=MAY_CHANGE | within(0, 10))
     """Exponent alpha of the length penalty: scores are log-probabilities divided by
     ((5 + length) / 6) ** alpha."""
     beam_rule: Literal["paper", "transformers"] = field(default="paper", metadata=MAY_CHANGE)
-    """How a beam search ranks and ends: "paper" as Wu et al. 2016, until no hypothesis can become
-    better. Or "transformers", as that library does, for models that come from there: scores are
-    log-probabilities divided by length ** alpha, a hypothesis ends only if its end is among the
-    beam_size best continuations, and the search is over when beam_size hypotheses have ended and no
-    unfinished one is better at its present length. At the limit, unfinished hypotheses compete with
-    those that ended; by the rule of the paper they only count if none has ended."""
+    """Ranking and stopping rule of beam search. "paper" follows Wu et al. 2016 and searches until
+    no hypothesis can improve; at the length limit, unfinished hypotheses count only if no
+    hypothesis is finished. "transformers" follows the Transformers library, for models imported
+    from it: scores are log-probabilities divided by length ** alpha, and a hypothesis finishes only
+    if its end-of-sentence token is among the beam_size best continuations. The search stops when
+    beam_size hypotheses are finished and no unfinished hypothesis scores better at its current
+    length; at the length limit, unfinished hypotheses compete with finished hypotheses."""
     max_extra_length: int = field(default=50, metadata=MAY_CHANGE | within(1, 100_000))
-    """Number of subwords by which an output may be longer than its source."""
+    """Maximum number of subwords by which an output may exceed the length of its source."""
     max_source_length: int = field(
         default=1024, metadata=MAY_CHANGE | NOT_EXPORTED | within(8, 100_000)
     )
-    """Longest source, in subwords with the end of sentence, that is decoded as a whole."""
+    """Longest source to decode in one piece, in subwords including the end-of-sentence token."""
     long_lines: Literal["split", "refuse"] = field(
         default="split", metadata=MAY_CHANGE | NOT_EXPORTED
     )
-    """Treatment of a line that is longer, or has no learned positions: "split" it, if possible at
-    the ends of sentences, decode the parts and join their outputs; or "refuse" it by its number."""
+    """Handling of lines longer than max_source_length or the learned position table: "split"
+    decodes parts of the line, split between sentences if possible, and joins the outputs; "refuse"
+    stops with an error that names the line number."""
     temperature: float = field(default=0.0, metadata=MAY_CHANGE | within(0))
-    """0 searches for the best translation; above 0, sample from the model at this temperature."""
+    """Sampling temperature; 0 uses beam search instead of sampling."""
     top_k: int = field(default=0, metadata=MAY_CHANGE | within(0))
-    """When sampling, draw from the k most probable subwords; 0 means all."""
+    """Number of most probable subwords to sample from; 0 means all."""
     top_p: float = field(default=1.0, metadata=MAY_CHANGE | within(0, 1))
-    """When sampling, draw from the smallest set of subwords that holds this probability."""
+    """Sample from the smallest set of subwords whose total probability reaches this value."""
     tokens_per_batch: int = field(
         default=8192, metadata=MAY_CHANGE | NOT_EXPORTED | within(1, 100_000_000)
     )
-    """Positions decoded together, padding included: those of the sources or those of the outputs,
-    whichever are more. Each hypothesis of a beam keeps keys and values for as many."""
+    """Maximum number of positions in a decoding batch, including padding: source positions or
+    output positions, whichever are more. Each hypothesis of a beam caches keys and values for as
+    many positions."""
     quantize: Quantize = field(default="none", metadata=MAY_CHANGE | NOT_EXPORTED)
-    """Round weights, and the activations that they multiply, to integers of 8 bits: faster on CPUs,
-    and a little less exact."""
+    """Quantize matrices and the activations that they multiply to 8-bit integers ("int8"): faster
+    on CPUs, and slightly less accurate."""
     min_length: int = field(default=0, metadata=MAY_CHANGE | within(0, 100_000))
-    """Fewest subwords of an output before its end of sentence."""
+    """Minimum number of subwords of an output, not counting the end-of-sentence token."""
     no_repeat_ngram_size: int = field(default=0, metadata=MAY_CHANGE | within(0, 100))
-    """Length of the sequences of subwords that occur at most once in an output; 0 allows any."""
+    """Length of the subword n-grams that an output must not repeat; 0 allows repetition."""
     forbidden: tuple[str, ...] = field(default=(), metadata=MAY_CHANGE)
-    """Words and phrases that no output contains at its beginning or after a space, in whatever
-    subwords they are spelt."""
+    """Words and phrases that must not occur at the start of an output or after a space, in any
+    segmentation into subwords."""
     forbidden_ids: tuple[int, ...] = field(default=(), metadata=MAY_CHANGE)
-    """Ids of subwords that are never chosen."""
+    """Ids of subwords that decoding must not generate."""
 
     def __post_init__(self) -> None:
         """Check every field."""
@@ -239,17 +246,19 @@ class DecodingConfig(Section):
 
 @dataclass(frozen=True)
 class MeshConfig(Section):
-    """The arrangement of devices as a mesh: the sizes of its axes."""
+    """The axis sizes of the device mesh."""
 
     section = "parallel"  # the name that errors give to these fields, as flags do
 
     data: int = field(default=-1, metadata=MAY_CHANGE | FITS)
-    """Groups of devices that take different rows of a batch and hold the same parameters; -1 means
-    as many as there are devices for."""
+    """Number of data-parallel device groups, which hold the same parameters and compute different
+    batch rows; -1 uses all available devices."""
     fsdp: int = field(default=1, metadata=MAY_CHANGE | FITS | within(1))
-    """Devices that share one copy of parameters (and optimiser state), and take different rows."""
+    """Number of devices that shard the parameters. The devices also shard the optimizer state and
+    compute different batch rows."""
     tensor: int = field(default=1, metadata=MAY_CHANGE | FITS | within(1))
-    """Devices that share the work on the same rows: heads, d_ff and vocabulary are split."""
+    """Number of tensor-parallel devices. The devices split the heads, d_ff and the vocabulary of
+    the same batch rows."""
 
     def __post_init__(self) -> None:
         """Check every field."""
@@ -262,34 +271,35 @@ class MeshConfig(Section):
 
 @dataclass(frozen=True)
 class ParallelConfig(MeshConfig):
-    """The layout of the work of a step over devices, in space and in time.
+    """The distribution of a training step over devices and passes.
 
-    A run may go on with other values: they change no batch and no dropout mask, only the order in
-    which numbers are added up.
+    A resumed run may change these fields: they change no batch and no dropout mask, only the order
+    of summation.
     """
 
     backend: Literal["jit", "pmap"] = field(default="jit", metadata=MAY_CHANGE)
-    """Compiler of the training step: `jax.jit` over the mesh, or `jax.pmap` for classic data
-    parallelism in one process."""
+    """Transformation that compiles the training step: `jax.jit` over the mesh, or `jax.pmap` for
+    data parallelism in one process."""
     tokens_per_device: int | Literal["auto"] | None = field(
         default=None, metadata=MAY_CHANGE | FITS | POSITIVE
     )
-    """Most positions, of source or target, whichever is longer, that a device computes at once: it
-    takes a larger share of a batch in several passes, whose sums are added before the one division.
-    None means one pass. "auto" is, for a new run, as many as fit the memory of a GPU or TPU by an
-    estimate, and 4,096 on CPUs; a run that goes on keeps its number."""
+    """Maximum number of source or target positions, whichever are more, per device and pass. A
+    device splits a larger batch into several passes and accumulates their gradients; None means one
+    pass. "auto" estimates the number that fits in the memory of a GPU or TPU, and is 4,096 on
+    CPUs; a resumed run keeps its number."""
     remat: Remat = field(default="none", metadata=MAY_CHANGE)
-    """Values that a layer computes again for its derivative instead of keeping them: none, all but
-    products with parameters (dots), or all but its input (layer). Less memory, more work."""
+    """Values of a layer that the backward pass recomputes instead of storing, which saves memory
+    and takes more time: none; all except matmuls with parameters (dots); or all except the layer's
+    input (layer)."""
     loss_chunks: Literal[1, 2, 4, 8] = field(default=1, metadata=MAY_CHANGE)
-    """Parts in which logits and loss are computed. More parts take less memory for logits and their
-    gradient, and a third more work on the output projection than 1 part."""
+    """Number of chunks in which to compute logits and loss. More chunks need less memory for logits
+    and their gradients; with 2 or more, the output projection takes a third more FLOPs."""
     rendezvous_minutes: float = field(default=30.0, metadata=MAY_CHANGE | POSITIVE)
-    """Minutes that a process waits for the others when a run of several processes starts."""
+    """Minutes that each process waits for the other processes when a run starts."""
     hang_minutes: float | None = field(default=10.0, metadata=MAY_CHANGE | POSITIVE)
-    """Minutes without the end of a step after which every process writes what it was doing to the
-    run directory and ends with exit code 75; 12 times as many for compilation, an evaluation and a
-    checkpoint. None waits for ever, as where somebody debugs."""
+    """Minutes without a finished step after which every process writes its Python stacks to the run
+    directory and exits with code 75. Compilation, evaluations and checkpoints may take 12 times as
+    long. None never stops a run, for debugging."""
 
     def __post_init__(self) -> None:
         """Check every field."""
@@ -302,5 +312,5 @@ class ParallelConfig(MeshConfig):
 
     @property
     def pass_tokens(self) -> int | None:
-        """Return `tokens_per_device`, with None (one pass) for an "auto" that is not settled."""
+        """Return `tokens_per_device`; None (one pass) for an "auto" that is still unresolved."""
         return None if self.tokens_per_device == "auto" else self.tokens_per_device

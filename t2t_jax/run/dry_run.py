@@ -1,4 +1,4 @@
-"""The dry run of a training: its plan and every check of its start, without any training."""
+"""The dry run of training: every check before the first step, without training."""
 
 import secrets
 import shutil
@@ -26,14 +26,13 @@ _PROBE_BYTES = 1 << 20
 
 
 def rehearsed_start(config: Config, workdir: Path) -> Iterator[str]:
-    """Check all that a training checks before its first step, and return lines that describe it.
+    """Run all checks before the first step, and return lines that describe the run.
 
-    All processes of the training call this. It also compares their software, and checks that they
-    share the run directory. Only the tokenised corpus stays, in the cache, where the training finds
-    it.
+    All processes of the run call this function, which also checks that they have the same software
+    and share the run directory. The tokenized corpus stays in the cache.
 
     Raises:
-      UserError: the training would be refused, or would fail later.
+      UserError: training would fail.
     """
     plan = planned(config, workdir)
     check_free(workdir)
@@ -49,48 +48,48 @@ def rehearsed_start(config: Config, workdir: Path) -> Iterator[str]:
 
 
 def _check_room(plan: Plan) -> None:
-    """Refuse a disk that is too small for the checkpoints of a run, on every process."""
-    place, needed, problem = _existing(plan.workdir), _bytes_of_checkpoints(plan), ""
-    if not isinstance(place, BucketPath) and (free := shutil.disk_usage(place).free) < needed:
+    """Refuse a disk that is too small for the checkpoints, on every process."""
+    folder, needed, problem = _existing(plan.workdir), _bytes_of_checkpoints(plan), ""
+    if not isinstance(folder, BucketPath) and (free := shutil.disk_usage(folder).free) < needed:
         problem = (
-            f"{place} has {gib(free)} free, but the checkpoints of the run need {gib(needed)}; "
+            f"{folder} has {gib(free)} free, but the checkpoints of the run need {gib(needed)}; "
             "make room there, lower checkpoint.keep, or choose another --workdir"
         )
-    _raise_together(problem, place)
+    _raise_together(problem, folder)
 
 
 def _check_shared_directory(workdir: Path) -> None:
-    """Have each process write a file in the future run directory, and look for all of them.
+    """Write a file of each process to the run directory, and look for all of these files.
 
     Raises:
-      UserError: on every process, if one cannot write there or misses a file of another.
+      UserError: on every process, if a process cannot write a file or does not find all files.
     """
-    place, mark = _existing(workdir), of_main(secrets.randbits(30))
-    files = [place / f".dry-run-{mark:x}-{number}" for number in range(jax.process_count())]
+    folder, mark = _existing(workdir), of_main(secrets.randbits(30))
+    files = [folder / f".dry-run-{mark:x}-{number}" for number in range(jax.process_count())]
     problem = ""
     with removed_at_end(files[jax.process_index()]) as file:
         try:
             write_whole(file, secrets.token_bytes(_PROBE_BYTES))
         except UserError as error:
             problem = str(error)
-        _raise_together(problem, place)
-        if missing := [number for number, other in enumerate(files) if not other.exists()]:
+        _raise_together(problem, folder)
+        if missing := [number for number, path in enumerate(files) if not path.exists()]:
             problem = (
-                f"{place} lacks the file that process {missing[0]} wrote a moment ago; put "
+                f"{folder} lacks the file that process {missing[0]} has just written; put "
                 f"--workdir {workdir} on a filesystem that all hosts share, or in a bucket"
             )
-        _raise_together(problem, place)
+        _raise_together(problem, folder)
 
 
-def _raise_together(problem: str, place: Path) -> None:
-    """Raise an error on all processes if one has a problem, so that none waits for it."""
+def _raise_together(problem: str, folder: Path) -> None:
+    """Raise an error on all processes if one process has a problem, so that no process hangs."""
     failing = one_without(not problem)
     if failing is not None:
-        raise UserError(problem or f"{place} cannot be used by process {failing}; see its error")
+        raise UserError(problem or f"{folder} cannot be used by process {failing}; see its error")
 
 
 def _existing(workdir: Path) -> Path:
-    """Return the directory, or its nearest parent that exists; a bucket path unchanged."""
+    """Return the nearest existing directory, or a bucket path unchanged."""
     if isinstance(workdir, BucketPath):
         return workdir
     absolute = workdir.absolute()
@@ -98,19 +97,19 @@ def _existing(workdir: Path) -> Path:
 
 
 def _bytes_of_checkpoints(plan: Plan) -> int:
-    """Return the bytes that the checkpoints of a run still need: those kept, and one more.
+    """Estimate the bytes that the missing checkpoints of a run need.
 
-    Each is written before the oldest is removed. Between two due steps there may be one for safety,
-    and the best parameters are kept twice for a moment. Three have the optimizer state if there are
-    averages, and all that are kept for good.
+    A checkpoint is written before the oldest is removed, there may be a recovery checkpoint, and
+    the best parameters exist twice for a moment. With averaging, only three checkpoints and the
+    permanent ones have the optimizer state.
     """
     state, settings = abstract_state(plan.config, plan.model, plan.mesh), plan.config.checkpoint
     parameter_bytes, best = _num_bytes((state.params, state.ema)), 2 * _num_bytes(state.evaluated)
-    for_good = plan.last // settings.keep_every if settings.keep_every else 0
-    there = len(steps_of_run(plan.workdir, CHECKPOINTS))
+    permanent = plan.last // settings.keep_every if settings.keep_every else 0
+    num_existing = len(steps_of_run(plan.workdir, CHECKPOINTS))
     due = -(-plan.last // settings.every_steps) if settings.every_steps else settings.keep
-    num_missing = max(1, min(settings.keep, due) + for_good + 2 - there)
-    num_complete = num_missing if settings.average == 1 else min(num_missing, 3 + for_good)
+    num_missing = max(1, min(settings.keep, due) + permanent + 2 - num_existing)
+    num_complete = num_missing if settings.average == 1 else min(num_missing, 3 + permanent)
     size = num_complete * _num_bytes(state) + (num_missing - num_complete) * parameter_bytes
     return size + best * (settings.keep_best and plan.has_dev)
 
@@ -119,17 +118,17 @@ def _num_bytes(tree: object) -> int:
     return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
 
 
-def _lines(plan: Plan, asked: Config) -> Iterator[str]:
+def _lines(plan: Plan, requested: Config) -> Iterator[str]:
     data = plan.config.data
     done = max(steps_of_run(plan.workdir, CHECKPOINTS), default=0)
     if done >= plan.last:
-        yield f"{plan.workdir} has its last step, {plan.last:,}: nothing would be trained"
+        yield f"{plan.workdir} has reached its last step, {plan.last:,}: training would do nothing"
     else:
-        whose = f"goes on in {plan.workdir}" if done else f"begins a run in {plan.workdir}"
+        summary = f"resumes {plan.workdir}" if done else f"begins a run in {plan.workdir}"
         epochs = (plan.last - done) / plan.batches.steps_per_epoch
-        yield f"{whose}: steps {done + 1:,} to {plan.last:,}, {epochs:,.1f} epochs"
-    if settled := differences(asked, plan.config):
-        yield f"choices that were left open: {format_differences(settled)}"
+        yield f"{summary}: steps {done + 1:,} to {plan.last:,}, {epochs:,.1f} epochs"
+    if resolved := differences(requested, plan.config):
+        yield f"open choices resolved: {format_differences(resolved)}"
     yield from describe_corpus(plan.batches).split("\n")
     yield from (f"warning: {text}" for _, text in plan.health.news(History()))
     size = len(plan.vocabulary)
@@ -137,20 +136,20 @@ def _lines(plan: Plan, asked: Config) -> Iterator[str]:
     yield f"{parameters:,} parameters, with a vocabulary of {size:,} entries"
     yield (
         f"at most {data.source_tokens_per_step:,} source and {data.target_tokens_per_step:,} "
-        "target positions a step, padding included"
+        "target positions per step, including padding"
     )
     device = plan.mesh.devices.flat[0]
     yield (
         f"at least {gib(plan.memory.total)} of memory on each of {plan.mesh.size} "
         f"{device.platform} device(s), which has {gib(memory_of_a_device(plan.mesh))}; the "
-        "compiler may take twice as much: --compile-only measures it"
+        "compiled step may need twice as much, which --compile-only measures"
     )
     if done < plan.last:
-        settings, place = plan.config.checkpoint, plan.workdir
+        settings, workdir = plan.config.checkpoint, plan.workdir
         when = f"every {settings.every_steps:,} steps" if settings.every_steps else "at the end"
         yield (
-            f"{place} would get config.json, the vocabulary, log.jsonl, TensorBoard events, and "
-            f"checkpoints {when}, of which {settings.keep} stay: at most "
+            f"{workdir} would contain config.json, the vocabulary, log.jsonl, TensorBoard events, "
+            f"and checkpoints {when}, of which {settings.keep} are kept: at most "
             f"{gib(_bytes_of_checkpoints(plan))}"
         )
-    yield "all checks have passed; nothing stays but tokenised text in the cache"
+    yield "all checks have passed; only tokenized text remains, in the cache"

@@ -1,4 +1,4 @@
-"""Evaluate a model on a split, for the training loop and the commands."""
+"""Evaluate a model on a corpus split."""
 
 import dataclasses
 import time
@@ -42,27 +42,27 @@ class Evaluation:
     split: str
     """The split's name."""
     loss: CorpusLoss
-    """The losses over the pairs of the split; on train, over the pairs that training sees."""
+    """The losses over the split; on train, over the pairs that training uses."""
     scores: TaskScores
-    """Scores in the measures of the corpus's task."""
+    """The scores in the metrics of the corpus's task."""
     sources: list[str]
-    """The sentences that were decoded, as the corpus has them."""
+    """The decoded source sentences, as raw text of the corpus."""
     hypotheses: list[str]
-    """The model's output for each of `sources`: its translation, or its tree in brackets."""
+    """The model output for each source: a translation or a bracketed tree."""
     references: list[str]
-    """The right output for each of `sources`: the raw line of the corpus, or its bracketed tree."""
+    """The reference for each source: the raw line of the corpus or its bracketed tree."""
     num_sentences: int
-    """Number of sentences, documents or images that `scores` are of."""
+    """The number of scored sentences, documents or images."""
     seconds: float
-    """Wall time of the whole evaluation, compilation included."""
+    """The wall-clock time of the evaluation, including compilation."""
 
     @property
     def perplexity(self) -> float:
-        """Return exp of the negative log-likelihood per subword; it depends on the vocabulary."""
+        """Return the perplexity per subword, which depends on the vocabulary."""
         return perplexity(self.loss.nll)
 
     def summary(self) -> Record:
-        """Return all figures by name, as plain values."""
+        """Return losses, scores and counts by name, as plain values."""
         return {
             "split": self.split,
             "num_sentences": self.num_sentences,
@@ -84,20 +84,20 @@ def evaluate(
     seed: int = 0,
     **overrides: Any,
 ) -> Evaluation:
-    """Evaluate a model on a split, or on the first sentences of it.
+    """Evaluate a model on a split or on its first sentences.
 
     Args:
-      translator: the model; its config says how the corpus is read.
-      corpus: None is the corpus of the model's config.
+      translator: the model; its config defines how to read the corpus.
+      corpus: None uses the corpus of the model's config.
       split: the split to evaluate.
-      num_sentences: how many sentences, documents or images to evaluate, from the first on; None
-        means all. Losses and scores are over the same ones.
-      seed: seed of sampling (`temperature` above 0).
-      overrides: settings of the search, as in `Translator.configured`.
+      num_sentences: the number of sentences, documents or images to evaluate, starting with the
+        first; None means all. Losses and scores cover the same sentences.
+      seed: the random seed of sampling (`temperature` above 0).
+      overrides: decoding fields, as in `Translator.configured`.
 
     Raises:
       TypeError: an argument has a wrong type.
-      UserError: `num_sentences` is not positive, or `prepare_evaluation` or the translator refuses.
+      UserError: `num_sentences` is not positive, or the model cannot be scored on the split.
     """
     translator.check_process()
     whole_number(seed, "seed", 0, 2**32 - 1)
@@ -117,11 +117,11 @@ def evaluate_split(
     seed: int = 0,
     **overrides: Any,
 ) -> Evaluation:
-    """Evaluate a model with losses over a whole split and a search for some sentences of it.
+    """Compute the losses over a split, and decode and score its first sentences.
 
     Args:
-      num_sentences: how many sentences to decode, from the first on; None means all. A task whose
-        scores need no search may score all.
+      num_sentences: the number of sentences to decode; None means all. Tasks without decoding may
+        score all sentences.
     """
     start = time.monotonic()
     config = translator.configured(**overrides)
@@ -129,13 +129,13 @@ def evaluate_split(
     pairs = prepare_evaluation(config, corpus, translator.vocabulary, split, longest=longest)
     loss = cache(partial(corpus_loss, translator, pairs))
     task = task_of(corpus.name, corpus.task)
-    asked = Scoring(translator, corpus, split, loss, num_sentences, seed, config.decoding)
-    found = task.scored(asked)
-    whole = task.grid.whole_split
-    losses, count = loss(), len(found.sources) if whole else pairs.num_pairs_read
-    if not whole or len(pairs) < pairs.num_pairs_read:
+    request = Scoring(translator, corpus, split, loss, num_sentences, seed, config.decoding)
+    scored = task.scored(request)
+    is_whole = task.grid.whole_split
+    losses, count = loss(), len(scored.sources) if is_whole else pairs.num_pairs_read
+    if not is_whole or len(pairs) < pairs.num_pairs_read:
         losses = losses._replace(sentence_nll=None, sentence_tokens=None)
-    return Evaluation(split, losses, *found, count, time.monotonic() - start)
+    return Evaluation(split, losses, *scored, count, time.monotonic() - start)
 
 
 def score_record(
@@ -146,15 +146,15 @@ def score_record(
     seed: int | None = None,
     decoding: DecodingConfig | None = None,
 ) -> Record:
-    """Return the record for `scores.jsonl`: what was scored, how, and the figures.
+    """Return the record of an evaluation for `scores.jsonl`.
 
-    It names the date (UTC), the hardware, and the software that computed the figures.
+    The record contains the scores, the decoding settings, the UTC date, hardware and software.
 
     Args:
-      seed: the seed of the decoding, if it is to be recorded.
+      seed: the sampling seed to record; None records no seed.
       decoding: None if nothing was decoded.
     """
-    how = {} if decoding is None else dataclasses.asdict(decoding)
+    settings = {} if decoding is None else dataclasses.asdict(decoding)
     figures = evaluation.summary()
     averages = {"ema_decays": list(translator.ema_decays)} if translator.ema_decays else {}
     return {
@@ -164,7 +164,7 @@ def score_record(
         **figures,
         "checkpoints": list(translator.steps),
         **averages,
-        "decoding": how if seed is None else {"seed": seed, **how},
+        "decoding": settings if seed is None else {"seed": seed, **settings},
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "hardware": hardware_name(jax.local_devices()),
         "provenance": without_files(provenance(translator.config)),
@@ -179,10 +179,10 @@ def prepare_evaluation(
     *,
     longest: float | None = None,
 ) -> Examples:
-    """Return the pairs of a split, and refuse a split that the model cannot translate and score.
+    """Return the pairs of a split, and refuse a split without pairs or known labels.
 
     Args:
-      longest: the most tokens of a sentence; None is the limit of the config's model.
+      longest: the maximum sentence length in tokens; None is the limit of the config's model.
     """
     if longest is None:
         longest = config.model.longest_sentence
@@ -199,10 +199,9 @@ def prepare_evaluation(
 
 
 def corpus_loss(translator: Translator, pairs: Examples) -> CorpusLoss:
-    """Compute the losses over all pairs of a split from `prepare_evaluation`.
+    """Compute the losses over all pairs of a split, in the order of `pairs`.
 
-    An ensemble's losses are computed from the mean of its models' distributions. The losses by
-    sentence are in the order of `pairs`.
+    The losses of an ensemble use the mean of its models' distributions.
     """
     smoothing = translator.config.training.label_smoothing
     program = partial(eval_step, translator.model, smoothing, translator.params)
@@ -218,10 +217,10 @@ def corpus_loss(translator: Translator, pairs: Examples) -> CorpusLoss:
 def computed_batches(
     translator: Translator, examples: Examples, program: Callable[[Batch], _Out]
 ) -> Iterator[tuple[Chosen, Sequence, _Out]]:
-    """Yield the chosen examples of each batch, its targets, and what a program computes of it.
+    """Yield the examples and targets of each batch, and the result of a program for the batch.
 
     Args:
-      program: starts the computation with a batch `[passes, rows_per_pass, length]` on the devices.
+      program: a function of a device batch `[passes, rows_per_pass, length]`.
     """
     batches = Batches(examples, translator.config.data, seed=0)
     mesh = mesh_of(translator.params)
@@ -230,10 +229,10 @@ def computed_batches(
     def launch(step: int) -> tuple[Chosen, Sequence, _Out]:
         rows, *lengths = batches.shape(step)
         layout = batch_layout(mesh, rows, max(lengths), tokens_per_device)
-        # Each process needs the targets of all rows, to assign the results to the examples.
-        whole = batches(step, np.arange(layout.passes * layout.rows_per_pass))
-        local: Batch = jax.tree.map(itemgetter(layout.local_rows()), whole)
-        return batches.chosen(step), whole.targets, program(layout.put(local))
+        # Each process needs the targets of all rows to assign results to examples.
+        full_batch = batches(step, np.arange(layout.passes * layout.rows_per_pass))
+        local: Batch = jax.tree.map(itemgetter(layout.local_rows()), full_batch)
+        return batches.chosen(step), full_batch.targets, program(layout.put(local))
 
     for chosen, targets, out in one_ahead(map(launch, range(batches.steps_per_epoch))):
         safe_point()
@@ -245,7 +244,7 @@ def _sums_by_example(
     segments: Int32[np.ndarray, "rows t"],
     losses: Float32[np.ndarray, "passes rows_per_pass t"],
 ) -> Float64[np.ndarray, "2 n"]:
-    """Return the sum of the losses of each chosen example, and the number of its targets."""
+    """Return the loss sum and the number of targets of each chosen example."""
     most = int(chosen.segments.max()) + 1
     # Packed rows have several examples, one segment each; segment 0 is padding.
     cells = (np.arange(len(segments))[:, None] * most + segments).ravel()

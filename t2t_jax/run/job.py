@@ -1,11 +1,8 @@
-"""The accounts of jobs, and the use of a run's time over all of them.
+"""The records of jobs, and the time use (goodput) of a run over all of its jobs.
 
-A job is one start of a training, and `W/jobs/NUMBER.json`, from 1 on, is its account.
-
-A run that is stopped, killed or lost resumes in another job. A job removes the records of repeated
-steps from `log.jsonl`, but never changes the accounts of earlier jobs. Process 0 writes the whole
-account at every checkpoint and at the end. Between these, a thread writes it every few seconds,
-whatever the training is doing, so that a kill loses no more than these seconds.
+A job is one start of a training run. Its record, or account, is `W/jobs/NUMBER.json`, from 1 on. A
+run that is stopped or killed resumes in a new job, which never changes the accounts of earlier
+jobs. Process 0 writes the account at every checkpoint, at the end, and every few seconds.
 """
 
 import time
@@ -34,8 +31,8 @@ from t2t_jax.system.host import host_name
 from t2t_jax.system.records import COUNT, NUMBER, TIME, Record, as_line, read_object, schema
 
 _JOBS = "jobs"
-_PATIENCE = 2.0  # seconds between two writings of an account
-_LONGEST_REASON = 300  # characters, as errors of compilers have pages
+_INTERVAL = 2.0  # seconds between two writes of an account
+_LONGEST_REASON = 300  # characters; compiler errors are long
 _WAY_OUT = "this start of the training is left out"
 
 
@@ -65,10 +62,7 @@ _SCHEMA = schema(
 
 
 def read_jobs(workdir: Path) -> list[Record]:
-    """Return the accounts of the jobs of a run, oldest first.
-
-    Unreadable accounts are skipped, with a warning that names them.
-    """
+    """Read the accounts of the jobs of a run, oldest first; warn about unreadable files."""
     jobs = []
     for path in _accounts(workdir):
         try:
@@ -80,19 +74,18 @@ def read_jobs(workdir: Path) -> list[Record]:
 
 def _accounts(workdir: Path) -> Iterator[Path]:
     directory = workdir / _JOBS
-    found = directory.iterdir() if directory.is_dir() else ()
-    names = sorted(int(path.stem) for path in found if path.stem.isdecimal())
+    paths = directory.iterdir() if directory.is_dir() else ()
+    names = sorted(int(path.stem) for path in paths if path.stem.isdecimal())
     return (directory / f"{name}.json" for name in names)
 
 
 class JobAccount:
-    """The account of this process's job; several processes are one job.
+    """The account of the current job, which all processes of a run share.
 
-    Within its context a thread keeps it up to date. It records an error that leaves the context as
-    the end of the job.
+    Within the context, a thread updates the file. An error that leaves the context ends the job.
 
     Attributes:
-      saved: when the job last saved a state, or began, in seconds since 1970.
+      saved: the time of the last checkpoint or the start, in seconds since 1970.
     """
 
     def __init__(
@@ -104,7 +97,7 @@ class JobAccount:
         first_step: int,
         provenance: Record | None = None,
     ) -> None:
-        """Make the account of a job that resumes after a step.
+        """Create the account of a job that starts after `first_step` steps.
 
         Args:
           provenance: the software of the job, without files; see `run.provenance`.
@@ -134,13 +127,13 @@ class JobAccount:
         self._path = self._directory / f"{max(numbers, default=0) + 1}.json"
 
     def __enter__(self) -> "JobAccount":
-        """Start to keep the account up to date."""
+        """Start to update the file."""
         self._write()
         self._keeper.start()
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        """Record an error, and stop updating the account."""
+        """Record an error, and stop updating the file."""
         self._over.set()
         self._keeper.join()
         if error is not None and self._account["ended"] is None:
@@ -153,18 +146,18 @@ class JobAccount:
         self._account["step"] = step
 
     def checkpoint(self, step: int) -> None:
-        """Record that the newest step is one from which a later job may resume."""
+        """Record that a later job can resume from a step."""
         self.saved = time.time()
         self._at.append({"step": step, "steps": self._progress.seconds()[STEPS]})
         self._write()
 
     def end(self, reason: str, exit_code: int | None) -> None:
-        """Record the end of the job; its exit code is None if it is not known yet."""
+        """Record the end of the job; the exit code is None while unknown."""
         self._account |= {"ended": reason, "exit_code": exit_code}
         self._write()
 
     def _keep_written(self) -> None:
-        while not self._over.wait(_PATIENCE):
+        while not self._over.wait(_INTERVAL):
             self._write()
 
     def _write(self) -> None:
@@ -172,7 +165,7 @@ class JobAccount:
             return
         with self._writing:
             now = {"seconds": self._progress.seconds(), "written": time.time()}
-            with suppress(UserError, OSError):  # the next one holds all that this one would
+            with suppress(UserError, OSError):  # the next write contains everything
                 self._directory.mkdir(exist_ok=True)
                 write_whole(self._path, as_line(self._account | now).encode())
 
@@ -201,8 +194,8 @@ BUCKETS = {
     **{phase: phase for phase in PHASES if phase not in (STEPS, DATA)},
     BETWEEN: "between jobs",
 }
-"""The names of what time goes to. Each second of a run, from the begin of its first job on, is in
-one of these buckets."""
+"""The labels of the time buckets. Each second since the start of the first job belongs to one
+bucket."""
 _HOUR = 3600.0
 _SET_BACK = "the system clock was set back between jobs, which counts as no time"
 
@@ -211,22 +204,22 @@ class JobTime(NamedTuple):
     """The use of one job's time."""
 
     account: Record
-    """The account that the job kept of itself, as `run.job` describes it."""
+    """The account of the job."""
     steps: int
-    """The number of its steps that no later job took again."""
+    """The number of steps that no later job repeated."""
     repeated: int
-    """The number of its steps that a later job took again."""
+    """The number of steps that a later job repeated."""
     seconds: dict[str, float]
-    """Seconds by bucket; those between jobs are from the end of this job to the next one."""
+    """Seconds by bucket; `between` is the time from the end of the job to the next job."""
 
 
 class Goodput(NamedTuple):
     """The use of a run's time."""
 
     jobs: tuple[JobTime, ...]
-    """The jobs of the run, at least one, the oldest first."""
+    """The jobs of the run, at least one, oldest first."""
     notices: tuple[str, ...] = ()
-    """Sentences about times that are not exact, as after a change of the system clock."""
+    """Notices about inexact times, such as after a change of the system clock."""
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -235,51 +228,49 @@ class Goodput(NamedTuple):
 
     @property
     def device_hours(self) -> dict[str, float]:
-        """Return the device hours by bucket; between jobs, the previous job's devices count."""
+        """Return the device hours by bucket; between jobs, the devices of the earlier job count."""
         counted = [(job.account["devices"], job.seconds) for job in self.jobs]
-        return {name: sum(n * each[name] for n, each in counted) / _HOUR for name in BUCKETS}
+        return {name: sum(n * seconds[name] for n, seconds in counted) / _HOUR for name in BUCKETS}
 
     @property
     def mfu(self) -> tuple[float, float] | None:
-        """Return the model FLOPs utilization (MFU): the share of the devices' peak FLOPs.
-
-        Only the FLOPs of productive steps count.
+        """Return the model FLOPs utilization (MFU): FLOPs of productive steps / peak FLOPs.
 
         Returns:
-          The share over the time of the productive steps, and over the whole time; None if the peak
-          of the devices is unknown, or no step is productive.
+          The MFU over the time of productive steps, and over the total time; None if the peak of
+          the devices is unknown or no step is productive.
         """
-        done = productive = whole = 0.0
+        done = productive = total = 0.0
         for job in self.jobs:
             flops, peak = job.account.get("flops"), job.account.get("peak")
             if not flops or not peak:
                 return None
             done += flops * job.steps
             productive += peak * job.account["devices"] * job.seconds[STEPS]
-            whole += peak * job.account["devices"] * sum(job.seconds.values())
-        return (done / productive, done / whole) if productive else None
+            total += peak * job.account["devices"] * sum(job.seconds.values())
+        return (done / productive, done / total) if productive else None
 
     def summary(self) -> str:
-        """Return a line with the share of each bucket of at least half a percent, largest first."""
+        """Return a line with the buckets of at least 0.5% of the time, largest first."""
         seconds = self.seconds
-        whole = sum(seconds.values()) or 1.0
-        falling = sorted(BUCKETS, key=lambda name: -seconds[name])
-        shares = [(seconds[name] / whole, BUCKETS[name]) for name in falling]
+        total = sum(seconds.values()) or 1.0
+        sorted_names = sorted(BUCKETS, key=lambda name: -seconds[name])
+        shares = [(seconds[name] / total, BUCKETS[name]) for name in sorted_names]
         texts = [f"{share:.0%} {name}" for share, name in shares if share >= 0.005]
         return ", ".join([*texts, *self.notices])
 
     def figures(self, price: float | None, watts: float | None) -> Record:
-        """Return all figures as a JSON object.
+        """Return times, costs and utilization as a JSON object.
 
         Args:
-          price: the price of a device hour, for costs; None omits them.
-          watts: the power of a device, for the energy; None omits it.
+          price: the price of a device hour; None omits costs.
+          watts: the power of a device; None omits the energy.
         """
         seconds, hours = self.seconds, self.device_hours
-        whole, mfu = sum(seconds.values()), self.mfu or (None, None)
+        total, mfu = sum(seconds.values()), self.mfu or (None, None)
         jobs_hours = sum(hours.values()) - hours[BETWEEN]
         return {
-            "seconds": whole,
+            "seconds": total,
             "device_hours": sum(hours.values()),
             "cost": None if price is None else price * sum(hours.values()),
             "kwh": None if watts is None else watts * jobs_hours / 1000,
@@ -289,7 +280,7 @@ class Goodput(NamedTuple):
             "buckets": {
                 name: {
                     "seconds": seconds[name],
-                    "share": seconds[name] / whole if whole else 0.0,
+                    "share": seconds[name] / total if total else 0.0,
                     "device_hours": hours[name],
                     "cost": None if price is None else price * hours[name],
                 }
@@ -304,36 +295,36 @@ class Goodput(NamedTuple):
 
 
 def read_goodput(workdir: Path) -> Goodput | None:
-    """Return the use of a run's time; None if its jobs have no accounts."""
+    """Read the time use of a run; None if the run has no accounts of jobs."""
     jobs = read_jobs(workdir)
     return goodput(jobs) if jobs else None
 
 
 def goodput(jobs: Sequence[Record]) -> Goodput:
-    """Compute the use of a run's time.
+    """Compute the time use of a run.
 
-    A step of a job is repeated if a later job resumed from an earlier step. The time of a job comes
-    from a monotonic clock. Only the time between two jobs depends on the system clock, and is 0 if
-    that was set back.
+    A step is repeated if a later job resumed from an earlier step. Times within a job come from a
+    monotonic clock, times between jobs from the system clock.
 
     Args:
-      jobs: the accounts of its jobs from `run.job.read_jobs`, at least one.
+      jobs: the accounts from `read_jobs`, at least one.
     """
     starts = [job["first_step"] for job in jobs]
-    later = [*accumulate(reversed(starts), min)][-2::-1]  # the least start of the jobs after each
+    # The smallest first step of the later jobs, for each job but the last.
+    later = [*accumulate(reversed(starts), min)][-2::-1]
     gaps = [after["begun"] - job["written"] for job, after in pairwise(jobs)]
-    each = zip(jobs, [*later, None], [*gaps, 0.0], strict=True)
-    times = tuple(_time_of(job, goes_on, max(0.0, gap)) for job, goes_on, gap in each)
+    spans = zip(jobs, [*later, None], [*gaps, 0.0], strict=True)
+    times = tuple(_time_of(job, resumed, max(0.0, gap)) for job, resumed, gap in spans)
     return Goodput(times, (_SET_BACK,) if min(gaps, default=0.0) < 0 else ())
 
 
-def _time_of(job: Record, goes_on: int | None, gap: float) -> JobTime:
-    """Return the time of a job; a later job repeated its steps after `goes_on`."""
+def _time_of(job: Record, resumed: int | None, gap: float) -> JobTime:
+    """Return the time use of a job, whose steps after `resumed` a later job repeated."""
     first, last = job["first_step"], job["step"]
-    spent = dict.fromkeys(PHASES, 0.0) | job["seconds"]  # it may be older than a phase
-    kept = last if goes_on is None else min(max(first, goes_on), last)
+    spent = dict.fromkeys(PHASES, 0.0) | job["seconds"]  # older versions had fewer phases
+    until = last if resumed is None else min(max(first, resumed), last)
     marks = {mark["step"]: min(mark["steps"], spent[STEPS]) for mark in job["at"]}
     marks = {first: 0.0} | marks | {last: spent[STEPS]}
-    productive = float(np.interp(kept, sorted(marks), [marks[at] for at in sorted(marks)]))
-    own = {STEPS: productive, REPEATED: spent[STEPS] - productive, BETWEEN: gap}
-    return JobTime(job, kept - first, last - kept, {name: (spent | own)[name] for name in BUCKETS})
+    productive = float(np.interp(until, sorted(marks), [marks[at] for at in sorted(marks)]))
+    seconds = spent | {STEPS: productive, REPEATED: spent[STEPS] - productive, BETWEEN: gap}
+    return JobTime(job, until - first, last - until, {name: seconds[name] for name in BUCKETS})

@@ -31,38 +31,37 @@ def load(
     step: int | Literal["best"] | None = None,
     parallel: MeshConfig | None = None,
 ) -> Translator:
-    """Load the translator of a run, or of several runs as an ensemble, from their directories.
+    """Load the translator of a run, or an ensemble of several runs.
 
     Args:
-      workdir: "demo" for the translator that comes with the package, or a run directory, also in a
-        bucket (`s3://bucket/name`), on the hub (`hf://NAME/MODEL` or `hf://NAME/MODEL@REVISION`),
-        or in an archive (.tar.gz, .zip); several make an ensemble with the config of the first.
-      average: how many of the last checkpoints of a run to average (section 6.1). None is the
-        moving average of a run with `training.ema_decay`, or else what its `checkpoint.average`
-        says, or all if there are fewer. The best checkpoint is never averaged with others.
-      step: the last of these checkpoints; None is the newest, "best" the one with the best dev
-        score.
-      parallel: the mesh of this process's devices for the parameters, such as `MeshConfig(fsdp=4)`
-        for a model that one device cannot hold; only the mesh of a `ParallelConfig` is used. None
-        is all devices, each with all parameters and other rows.
+      workdir: "demo" for the bundled translator; or a run directory, also in a bucket
+        (`s3://bucket/name`), on the hub (`hf://NAME/MODEL` or `hf://NAME/MODEL@REVISION`), or in an
+        archive (.tar.gz, .zip); or a list for an ensemble with the config of the first run.
+      average: the number of last checkpoints to average (section 6.1). None uses the moving average
+        of a run with `training.ema_decay`, or else `checkpoint.average` of the run's config. If the
+        run has fewer checkpoints, all are averaged. The best checkpoint is never averaged.
+      step: the step of the last of these checkpoints; None is the newest, "best" the checkpoint
+        with the best dev score.
+      parallel: the device mesh of this process, such as `MeshConfig(fsdp=4)` for a model that does
+        not fit on one device. None holds all parameters on each device, for different batch rows.
 
     Raises:
-      UserError: `workdir` is not a run directory, its checkpoints are missing, damaged or foreign,
-        the runs differ in vocabulary or languages, or the parameters cannot be sharded over the
+      UserError: `workdir` is not a run directory, its checkpoints are missing, damaged or of
+        another run, the runs differ in vocabulary or languages, or the parameters do not fit the
         mesh.
     """
-    given: Sequence[_Path] = workdir if isinstance(workdir, list | tuple) else [workdir]  # type: ignore[list-item]
-    for each in given:
-        if not isinstance(each, str | os.PathLike):
+    workdirs: Sequence[_Path] = workdir if isinstance(workdir, list | tuple) else [workdir]  # type: ignore[list-item]
+    for path in workdirs:
+        if not isinstance(path, str | os.PathLike):
             raise UserError(
-                f"workdir={quote(each)} is a {type(each).__name__}; give the path of a run "
+                f"workdir={quote(path)} is a {type(path).__name__}; give the path of a run "
                 "directory, or a list of several"
             )
-    runs = [read_run(opened(each)) for each in given]
+    runs = [read_run(opened(path)) for path in workdirs]
     if not runs:
         raise UserError("no run directory is given; name one, or several for an ensemble")
-    for other in runs[1:]:
-        _check_same(runs[0], other)
+    for run in runs[1:]:
+        _check_same(runs[0], run)
     for run in runs:
         for problem in function_problems(run.config):
             warn(f"{run.workdir}: {problem}")
@@ -76,13 +75,13 @@ def load(
     for run in runs:
         like = described_parameters(run, mesh)
         loaded.append(load_parameters(run, like, average=average, step=step))
-    others = [(run.config.model, own) for run, (own, _) in zip(runs[1:], loaded[1:], strict=True)]
-    steps = [one for _, its_steps in loaded for one in its_steps]
-    averaged = (run.config.training for run in runs if reads_ema(run.config, average))
-    decays = [training.ema_decay for training in averaged if training.ema_decay is not None]
+    members = [(run.config.model, p) for run, (p, _) in zip(runs[1:], loaded[1:], strict=True)]
+    steps = [number for _, run_steps in loaded for number in run_steps]
+    with_ema = (run.config.training for run in runs if reads_ema(run.config, average))
+    decays = [training.ema_decay for training in with_ema if training.ema_decay is not None]
     first = runs[0]
     translator = Translator(
-        first.config, first.vocabulary, loaded[0][0], others=others, steps=steps, ema_decays=decays
+        first.config, first.vocabulary, loaded[0][0], others=members, steps=steps, ema_decays=decays
     )
     if len(runs) == 1 and steps:
         return translator.replaced(_score=partial(_score, first.workdir, steps[-1]))
@@ -90,20 +89,20 @@ def load(
 
 
 def _score(workdir: Path, step: int) -> str:
-    with suppress(UserError, OSError):  # the log may be gone since the run was loaded
+    with suppress(UserError, OSError):  # the log may have been deleted since loading
         return score_at(History.of(read_log(workdir)).evaluations, step)
     return ""
 
 
-def _check_same(first: StoredRun, other: StoredRun) -> None:
-    """Refuse a run that does not fit into an ensemble with the first."""
-    both = f"{first.workdir} and {other.workdir}"
-    if first.vocabulary.fingerprint != other.vocabulary.fingerprint:
+def _check_same(first: StoredRun, second: StoredRun) -> None:
+    """Refuse runs that cannot form an ensemble."""
+    both = f"{first.workdir} and {second.workdir}"
+    if first.vocabulary.fingerprint != second.vocabulary.fingerprint:
         raise UserError(
             f"{both} have different vocabularies; an ensemble takes runs that were trained with "
             "the same vocabulary.model"
         )
-    corpora = first.config.data, other.config.data
+    corpora = first.config.data, second.config.data
     languages = [f"{data.source_language}-{data.target_language}" for data in corpora]
     if languages[0] != languages[1]:
         raise UserError(
@@ -114,21 +113,21 @@ def _check_same(first: StoredRun, other: StoredRun) -> None:
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """A run that was trained: to its end, to a pause, or until a signal."""
+    """A run after training, which ended, paused or was stopped by a signal."""
 
     directory: Path
-    """The run directory, from which `t2t_jax.load` reads it too."""
+    """The run directory, which `t2t_jax.load` can read."""
     exit_code: int
-    """The exit code of a program that trains: 0 for a run that is at its end or at a pause, 128 + n
-    for a run that signal n stopped, and that the same call resumes."""
+    """The exit code of `t2t-jax train`: 0 after the end or a pause; 128 + n after signal n, when
+    the same call resumes the run."""
     history: History = field(repr=False)
     """The records of the log since the first step: `training`, `evaluations` (on dev), `warnings`,
-    and `end`, why the run ended. Each is a dictionary, as a line of `log.jsonl` is."""
+    and `end`, the reason for the end. Each record is a dictionary, a line of `log.jsonl`."""
 
     def __repr__(self) -> str:
-        """Return the directory, size, step and score on dev."""
+        """Describe the run by directory, size, step and dev score."""
         size = "unknown"
-        with suppress(UserError, OSError):  # the directory may be gone since the training
+        with suppress(UserError, OSError):  # the directory may have been deleted
             run = read_run(self.directory)
             size = f"{num_parameters(run.config.model, len(run.vocabulary)):,}"
         step = max((record["step"] for record in self.history.training), default=0)
@@ -142,9 +141,9 @@ class TrainedRun:
         step: int | Literal["best"] | None = None,
         parallel: MeshConfig | None = None,
     ) -> Translator:
-        """Load the model of the run; see `t2t_jax.load`.
+        """Load the model of the run, as `t2t_jax.load` does.
 
         Raises:
-          UserError: the checkpoint is missing or damaged, or the mesh does not fit.
+          UserError: the checkpoint is missing or damaged, or the mesh is unsuitable.
         """
         return load(self.directory, average=average, step=step, parallel=parallel)

@@ -1,4 +1,4 @@
-"""The log of a run: a progress bar, `W/log.jsonl` and TensorBoard events."""
+"""The log of a run: progress bar, `W/log.jsonl` and TensorBoard events."""
 
 import json
 import sys
@@ -29,24 +29,24 @@ from t2t_jax.tasks.measures.perplexity import perplexity_text
 from t2t_jax.workdir import CHECKPOINT, END, LOG, LOG_SCHEMA, WARNING
 
 
-class _TrainingProgress(Progress):
-    """A bar with the step and the time left, above a line of figures."""
+class _ProgressBar(Progress):
+    """A progress bar above a line of metrics."""
 
     def get_renderables(self) -> Iterator[RenderableType]:
-        """Yield the bar and the line."""
+        """Yield the progress bar and the line of metrics."""
         yield from super().get_renderables()
-        for task in self.tasks:  # the console itself would cut the line
+        for task in self.tasks:  # the console would truncate the line
             yield Text(task.fields["figures"], no_wrap=False, overflow="fold")
 
 
 class RunLog:
-    """The log of a run. It first removes the records of steps that a resumed run will repeat.
+    """The log of a run. Opening it removes the records of steps that a resumed run repeats.
 
-    With several processes, all keep the history, but only process 0 prints and writes.
+    All processes keep the history, but only process 0 prints and writes.
 
     Attributes:
-      history: the records so far.
-      newest_step: the newest step whose metrics were read.
+      history: the records of the log.
+      newest_step: the newest step whose metrics are available.
     """
 
     def __init__(
@@ -60,8 +60,8 @@ class RunLog:
         """Open the log after `start_step` steps.
 
         Args:
-          health: the rules that check the records; None checks nothing.
-          predicted: the plural name of what the model predicts, for its printed speed.
+          health: the rules that check the records; None disables the checks.
+          predicted: the unit of the printed speed, in the plural.
 
         Raises:
           UserError: tensorboardX is not installed.
@@ -80,21 +80,21 @@ class RunLog:
         self._display: Any = None
         self._drawn = 0.0
         self._path = workdir / LOG
-        known = [
+        recorded = [
             (line, record)
             for line, record in read_record_lines(self._path, LOG_SCHEMA)
             if record["step"] <= start_step
         ]
-        kept = [(line, record) for line, record in known if record["of"] != END]
-        self.history = History.of(record for _, record in kept)
-        self._end_before = History.of(record for _, record in known).end
-        self._recorded = {(record["of"], record["step"]) for _, record in kept}
+        retained = [(line, record) for line, record in recorded if record["of"] != END]
+        self.history = History.of(record for _, record in retained)
+        self._end_before = History.of(record for _, record in recorded).end
+        self._recorded = {(record["of"], record["step"]) for _, record in retained}
         if is_main():
-            write_whole(self._path, "".join(line for line, _ in kept).encode())
+            write_whole(self._path, "".join(line for line, _ in retained).encode())
             self._file = self._path.open("a", encoding="utf-8", buffering=1)
             self._tensorboard = tensorboardX
             self._open_events(workdir, start_step)
-        self._progress = _TrainingProgress(
+        self._progress = _ProgressBar(
             TextColumn("step"),
             MofNCompleteColumn(),
             BarColumn(),
@@ -107,17 +107,16 @@ class RunLog:
         )
 
     def _open_events(self, workdir: Path, start_step: int) -> None:
-        """Open the TensorBoard file, and drop the events of later steps."""
-        # A `SummaryWriter` has a thread; where a full disk ends it, its callers wait for ever.
-        # Its name has the time, which is that of an older file if the clock was set back. The
-        # number makes the names differ.
-        folder = on_this_machine(workdir)  # as objects in a bucket cannot grow
+        """Open a TensorBoard file that cancels the events of later steps."""
+        # A `SummaryWriter` has a thread; if a full disk kills the thread, its callers hang.
+        # File names contain the time. The number keeps them unique if the clock was set back.
+        folder = on_this_machine(workdir)  # objects in a bucket cannot grow
         folder.mkdir(parents=True, exist_ok=True)
         number = len([*folder.glob("events.out.tfevents.*")])
         writer = self._tensorboard.event_file_writer.EventsWriter
         self._events = writer(str(folder / "events"), f".{number}")
-        # This makes TensorBoard's loader in Python forget the events of later steps. Its default
-        # server drops those of a figure once the figure has an event of an earlier step.
+        # TensorBoard's Python loader drops the events of later steps at a START event. Its default
+        # server drops later events of a metric at the first event of an earlier step.
         session_log = self._tensorboard.proto.event_pb2.SessionLog
         start = session_log(status=session_log.START)
         self._add_event(start_step + 1, session_log=start)
@@ -125,21 +124,21 @@ class RunLog:
     def __enter__(self) -> "RunLog":
         """Show the progress bar."""
         if self._in_notebook:
-            from IPython.display import display  # every notebook's kernel has it
+            from IPython.display import display  # installed in every notebook kernel
 
             self._display = display(self._progress, display_id=True)
         self._progress.start()
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        """Record a `UserError` that ended the run, remove the progress bar and close the files."""
+        """Record a `UserError`, remove the progress bar and close the files."""
         self._progress.stop()
         self._draw(least_seconds=0)
         if isinstance(error, UserError) and not may_pass(error):
-            with suppress(UserError):  # the log itself may not be writable
+            with suppress(UserError):  # the log may not be writable
                 self._record(self.newest_step, END, {"text": f"error: {error}"})
         if is_main():
-            with suppress(OSError):  # an earlier write has failed for the same reason
+            with suppress(OSError):  # an earlier write failed for the same reason
                 self._events.close()
             with suppress(OSError):
                 self._file.close()
@@ -155,13 +154,13 @@ class RunLog:
         self._draw()
 
     def _draw(self, least_seconds: float = 0.5) -> None:
-        """Draw the progress bar of a notebook again, unless it was drawn a moment ago."""
+        """Redraw the progress bar in a notebook, at most every `least_seconds`."""
         if self._display and time.monotonic() - self._drawn >= least_seconds:
             self._display.update(self._progress)
             self._drawn = time.monotonic()
 
     def training(self, step: int, figures: dict[str, float], seconds_left: float) -> None:
-        """Record the means of the steps since the last record, or since the run was resumed.
+        """Record the mean metrics of the steps since the last record or the start.
 
         Args:
           step: the last of these steps.
@@ -181,11 +180,11 @@ class RunLog:
     def evaluation(
         self, step: int, evaluation: Evaluation, num_samples: int, measure: Record
     ) -> None:
-        """Record the scores on a split and print some of the translations.
+        """Record the scores on a split and print sample translations.
 
         Args:
-          num_samples: how many translations to print.
-          measure: the settings that define the scores; scores by other settings are not compared.
+          num_samples: the number of translations to print.
+          measure: the settings of the evaluation; only scores with equal settings are compared.
         """
         summary = evaluation.summary()
         self.say(
@@ -203,42 +202,42 @@ class RunLog:
         self.look(step)
 
     def look(self, step: int) -> None:
-        """Apply the rules of health to the records up to a step; print and record warnings.
+        """Check the records with the health rules; print and record warnings.
 
-        A process prints each warning once, and a run records each warning once.
+        Each process prints a warning once, and the log records a warning once.
         """
         for rule, text in self._health.news(self.history) if self._health else ():
             self.warn(step, rule, text)
 
     def warn(self, step: int, rule: str, text: str, **figures: float) -> None:
-        """Print a warning, and record it unless the run has one of the same rule."""
+        """Print a warning, and record it unless the log has a warning of the same rule."""
         self.say(f"warning: {text}")
         if all(record.get("rule") != rule for record in self.history.warnings):
             self._record(step, WARNING, {"rule": rule, "text": text, **figures})
 
     def end(self, step: int, reason: str, advice: str) -> None:
-        """Print and record why the training ended after a step.
+        """Print and record why training ended after a step.
 
-        A run that had ended before keeps its record.
+        If the run ended at the same step for the same reason before, the old record stays.
 
         Args:
-          reason: why it ended, as a sentence without its full stop.
-          advice: what the user can do next, which is printed but not recorded.
+          reason: the reason, a sentence without a full stop.
+          advice: the printed advice for the user, which is not recorded.
         """
         self.say(f"{reason}; {advice}")
         before = self._end_before or {}
-        same = (before.get("step"), before.get("text")) == (step, reason)
-        self._record(step, END, before if same else {"text": reason})
+        is_unchanged = (before.get("step"), before.get("text")) == (step, reason)
+        self._record(step, END, before if is_unchanged else {"text": reason})
 
     def checkpoint(self, step: int | None) -> None:
-        """Record that the state after a step is on the disk, unless the log says so already."""
+        """Record once that the checkpoint of a step is complete on the disk."""
         if step is not None and (CHECKPOINT, step) not in self._recorded:
             self._recorded.add((CHECKPOINT, step))
             self._record(step, CHECKPOINT, {})
 
     def _record(self, step: int, name: str, figures: Record) -> None:
         line = as_line({"step": step, "of": name, "time": time.time(), **figures})
-        record = json.loads(line)  # as a resumed run would read it
+        record = json.loads(line)  # the values that a resumed run reads
         self.history.add(record)
         if not is_main():
             return
@@ -246,7 +245,7 @@ class RunLog:
 
         def write() -> None:
             with self._writing():
-                if waiting:  # what could not be written stays in the buffers of the files
+                if waiting:  # after an error, the line is in the file buffer
                     self._file.write(waiting.pop())
                 self._file.flush()
                 self._events.flush()
@@ -262,8 +261,8 @@ class RunLog:
             yield
         except OSError as error:
             raise UserError(
-                f"{self._path} and TensorBoard's events cannot be written ({error.strerror}); make "
-                "room, and the same command goes on from the last checkpoint"
+                f"{self._path} and TensorBoard's events cannot be written ({error.strerror}); "
+                "make room, and run the same command to resume from the last checkpoint"
             ) from error
 
     def _add_event(self, step: int, **fields: object) -> None:

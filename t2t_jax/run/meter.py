@@ -1,6 +1,6 @@
-"""The metrics of steps: read them without making the device wait, log their means, and serve them.
+"""The metrics of steps: read them without blocking the device, and log and serve their means.
 
-Process 0 serves the last figures of the log to Prometheus over HTTP.
+Process 0 serves the last log record to Prometheus over HTTP.
 """
 
 import time
@@ -21,16 +21,16 @@ from t2t_jax.system.host import resident_memory
 from t2t_jax.tasks.measures.perplexity import perplexity
 from t2t_jax.training.step import StepMetrics
 
-# The metrics of so many newest steps stay on the device. The host waits for older ones only, so the
-# device always has a step to go on with.
+# The metrics of the newest steps stay on the device. The host waits only for older steps, so the
+# device always has a step to compute.
 _LAG = 2
 
 
 class StepMeter:
-    """A meter of means and rates of the steps since the last record of the log.
+    """Measure means and rates of the steps since the last log record.
 
     Attributes:
-      window: the sums since that record: smoothed loss, loss, target tokens.
+      window: the sums since that record: smoothed loss, NLL, target tokens.
     """
 
     def __init__(self, run: Run, first_step: int) -> None:
@@ -39,9 +39,9 @@ class StepMeter:
         self._first_step = self._newest_record = first_step
         self._num_devices = run.mesh.size
         self._pending: deque[tuple[int, StepMetrics]] = deque()
-        # Begin with the sums of the meter that measured the steps up to `first_step`.
+        # The checkpoint contains the sums since the last log record before `first_step`.
         self.window = np.asarray(run.checkpoints.window, np.float64)
-        self._tokens_before = self.window[2]  # of an earlier job, in no speed of this one
+        self._tokens_before = self.window[2]  # of an earlier job, excluded from the speed
         self._compiled: set[tuple[int, ...]] = set()
         self._progress.enter(STEPS)
         self._before = self._begin = self._progress.seconds()
@@ -50,7 +50,7 @@ class StepMeter:
         """Keep the metrics of a step on the device, and read those of an earlier step.
 
         Raises:
-          DivergedError: too many steps in a row were not finite.
+          DivergedError: the loss or gradient was not finite in too many consecutive steps.
         """
         self._progress.launch(metrics)
         self._pending.append((step, metrics))
@@ -58,9 +58,9 @@ class StepMeter:
             self._read_one()
 
     def launching(self, shape: tuple[int, ...]) -> AbstractContextManager[None]:
-        """Return a context in which to launch a step, so that compilation counts for no step.
+        """Return the context for launching a step, which times compilation separately.
 
-        JAX compiles a step when it is first launched on a batch of its shape.
+        JAX compiles the step at the first launch with each batch shape.
         """
         if shape in self._compiled:
             return self._progress.waiting()
@@ -69,7 +69,7 @@ class StepMeter:
 
     @contextmanager
     def during(self, phase: str) -> Iterator[None]:
-        """Return a context whose time counts for no step; all metrics are read before it begins."""
+        """Read all pending metrics, then time the context as another phase."""
         while self._pending:
             self._read_one()
         with self._progress.during(phase):
@@ -79,7 +79,7 @@ class StepMeter:
         step, on_device = self._pending.popleft()
         with self._progress.waiting():
             metrics: StepMetrics = jax.device_get(on_device)
-        # Exact: these sums of float32 fit in float64.
+        # float64 represents these sums of float32 exactly.
         self.window = self.window + np.asarray(metrics.losses, np.float64)
         self._log.step(step)
         if metrics.nonfinite_in_a_row >= self._config.max_nonfinite_steps:
@@ -95,8 +95,8 @@ class StepMeter:
         now = self._progress.seconds()
         waited = now[DATA] - self._before[DATA]
         seconds = now[STEPS] - self._before[STEPS] + waited
-        so_far = sum(now[phase] - self._begin[phase] for phase in (STEPS, DATA))
-        per_step, self._before = so_far / (step - self._first_step), now
+        elapsed = sum(now[phase] - self._begin[phase] for phase in (STEPS, DATA))
+        per_step, self._before = elapsed / (step - self._first_step), now
         smoothed, nll, tokens = self.window
         figures = {
             "loss": smoothed / tokens,
@@ -116,30 +116,30 @@ class StepMeter:
             "device_memory_bytes": peak_memory(jax.local_devices()),
         }
         figures |= {name: size for name, size in memory.items() if size is not None}
-        left = per_step * (self._config.num_train_steps - step)
-        self._log.training(step, figures, seconds_left=left)
+        remaining = per_step * (self._config.num_train_steps - step)
+        self._log.training(step, figures, seconds_left=remaining)
         self.window, self._tokens_before, self._newest_record = np.zeros(3), 0.0, step
 
 
-# Help texts of figures; those of the log have their names there.
+# Help texts of the Prometheus gauges. The names are those of the log.
 _GAUGES = {
-    "step": "Newest step whose metrics were read.",
-    "seconds_since_checkpoint": "Seconds since the state was last saved, or since the start.",
-    "loss": "Label-smoothed loss of a target token, mean of the last line of the log.",
-    "target_tokens_per_second": "Target tokens a second, in the last line of the log.",
-    "step_seconds": "Seconds of a step, mean of the last line of the log.",
-    "host_memory_bytes": "Memory of process 0 on its host, at the last line of the log.",
-    "device_memory_bytes": "Peak memory of a device of process 0, at the last line of the log.",
+    "step": "Newest step whose metrics are available.",
+    "seconds_since_checkpoint": "Seconds since the last checkpoint or the start.",
+    "loss": "Label-smoothed loss per target token, mean of the last log line.",
+    "target_tokens_per_second": "Target tokens per second, in the last log line.",
+    "step_seconds": "Seconds per step, mean of the last log line.",
+    "host_memory_bytes": "Host memory of process 0, at the last log line.",
+    "device_memory_bytes": "Peak device memory of process 0, at the last log line.",
 }
 
 
 class TrainingMetrics:
-    """A collector of Prometheus; it has no metrics before it has a run."""
+    """A Prometheus collector, which has no metrics until `run` is set."""
 
     run: Run | None = None
 
     def collect(self) -> Iterator[Any]:
-        """Yield the gauges with their present values."""
+        """Yield the gauges with their current values."""
         from prometheus_client.core import GaugeMetricFamily
 
         if self.run is None:
@@ -156,13 +156,13 @@ class TrainingMetrics:
 
 @contextmanager
 def serving_metrics(port: int | None) -> Iterator[TrainingMetrics]:
-    """Serve metrics in a thread of process 0 within a block.
+    """Serve metrics in a thread of process 0.
 
     Args:
-      port: the port of the server; None serves nothing.
+      port: the port of the server; None starts no server.
 
     Raises:
-      UserError: in process 0, which cannot use the port.
+      UserError: process 0 cannot use the port.
     """
     metrics = TrainingMetrics()
     if port is None or not is_main():
@@ -178,7 +178,7 @@ def serving_metrics(port: int | None) -> Iterator[TrainingMetrics]:
         raise UserError(
             f"--metrics-port {port} cannot be used ({error}); give another port"
         ) from error
-    # Else a client that resets its connection prints a traceback.
+    # Without this, a client that resets its connection causes a printed traceback.
     server.handle_error = lambda *_: None  # type: ignore[method-assign]
     try:
         yield metrics

@@ -1,7 +1,7 @@
-"""Notices of preemption: a cloud announces to a host that it will take it away.
+"""Preemption notices: a cloud announces that it will soon take a host away.
 
-Hosts of Google Cloud (also TPUs) and of AWS learn it from a metadata server; AWS announces it two
-minutes ahead. Schedulers such as Slurm send SIGTERM in advance and need no poller.
+Google Cloud (also for TPUs) and AWS announce preemption on a metadata server, AWS two minutes in
+advance. Schedulers such as Slurm send SIGTERM instead, which needs no polling.
 """
 
 import json
@@ -21,25 +21,25 @@ _TIMEOUT = 3.0
 
 
 class PreemptionNotices:
-    """A thread that asks the metadata server of a cloud, within a `with` block."""
+    """A context with a thread that polls the metadata server of a cloud."""
 
     def __init__(self, cloud: Cloud | None) -> None:
-        """Start without a notice; None asks nobody."""
+        """Select the metadata server; None polls no server."""
         self._poll = {"gce": _notice_of_gce, "aws": _notice_of_aws}[cloud] if cloud else None
         self._notice, self._is_taken, self._over = "", False, Event()
 
     def __enter__(self) -> "PreemptionNotices":
-        """Start to ask."""
+        """Start polling."""
         if self._poll:
             Thread(target=self._watch, args=(self._poll,), daemon=True, name="notices").start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop asking."""
+        """Stop polling."""
         self._over.set()
 
     def take(self) -> str:
-        """Return a new notice, and "" if there is none since the last call."""
+        """Return each notice once; return "" without a new notice."""
         if self._is_taken:
             return ""
         self._is_taken = bool(self._notice)
@@ -50,7 +50,8 @@ class PreemptionNotices:
         while not self._over.is_set():
             try:
                 self._notice = poll()
-                self._is_taken &= bool(self._notice)  # it may be over, as after a live migration
+                # A notice may end, for example after a live migration.
+                self._is_taken &= bool(self._notice)
                 has_answered = True
             except (OSError, HTTPException, ValueError) as error:
                 if not has_answered:
@@ -82,6 +83,7 @@ def _notice_of_aws() -> str:
 
 def _answer(url: str, headers: dict[str, str], method: str = "GET") -> str:
     request = urllib.request.Request(url, headers=headers, method=method)
-    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # no proxy knows the host
+    # Proxies cannot reach the metadata server.
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with direct.open(request, timeout=_TIMEOUT) as answer:
         return str(answer.read().decode()).strip()

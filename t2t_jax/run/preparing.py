@@ -1,4 +1,4 @@
-"""Prepare a run: all that must exist, in memory and on the disk, before a step."""
+"""Prepare a run: check its config, and create everything that the first step needs."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -52,29 +52,29 @@ from t2t_jax.training.step_memory import TrainingMemory, check_memory
 
 @dataclass(frozen=True)
 class Plan:
-    """The parts of a run that are known before its directory changes."""
+    """The parts of a run that exist before its directory changes."""
 
     workdir: Path
     config: Config
-    """The config, in which all choices that were left open are made."""
+    """The config with all open choices resolved, such as "auto"."""
     mesh: Mesh
     corpus: Corpus
     task: Task
     vocabulary: Vocabulary
     batches: Batches
     health: Health
-    """The rules by which the log of the run is checked."""
+    """The health rules that check the log."""
     model: Network
     memory: TrainingMemory
-    """The least memory of a step."""
+    """The minimum memory of a step."""
     fingerprints: Mapping[str, str]
-    """The hashes of the vocabulary and the training text, which tie checkpoints to the run."""
+    """The hashes of the vocabulary and the training text, which checkpoints record."""
     load_initial_run: Callable[[], run_files.StoredRun | None]
-    """Returns the `initial_run`, which is opened once."""
+    """A function that returns the `initial_run`; it opens the run once."""
 
     @property
     def has_dev(self) -> bool:
-        """Return whether there is a split to score the model on during training."""
+        """Return whether the corpus has a dev split."""
         return "dev" in self.corpus.splits
 
     @property
@@ -89,7 +89,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Run(Plan):
-    """A run that is ready for its next step, with its directory locked and its files open."""
+    """A run that is ready for its next step: its directory is locked, its files are open."""
 
     state: TrainState
     """The state before the next step."""
@@ -101,29 +101,29 @@ class Run(Plan):
 
     @property
     def reason_to_stop(self) -> str | None:
-        """Return why the evaluations so far end the run early; None if they do not."""
+        """Return why early stopping ends the run, or None if the run continues."""
         return reason_to_stop(self.config.training, self.log.history.evaluations)
 
 
 def planned(config: Config, workdir: Path) -> Plan:
-    """Make the plan of a run, and refuse what does not fit, before anything is written.
+    """Make and check the plan of a run, without writing to its directory.
 
-    Each process makes its plan separately; `in_turn` says when.
+    Each process makes a plan; `in_turn` defines the order of the processes.
 
     Raises:
-      UserError: the config, the corpus or the directory does not fit, or a package of the extra
+      UserError: the config, the corpus or the directory is invalid, or a package of the extra
         `train` is not installed.
     """
     check_installed("train", "training", *OF_TRAINING)
     if jax.process_count() > 1 and str(workdir).startswith("s3:"):
         raise UserError(
-            f"{workdir} is in S3, where only a run of one process can be; name a directory that "
+            f"{workdir} is in S3, which supports only runs of one process; name a directory that "
             "all hosts share, or gs://BUCKET/NAME"
         )
     stored = run_files.check_workdir(config, workdir)
     mesh = training_mesh(config.parallel)
     config = settled(config, mesh, stored)
-    _check_functions(config, workdir, goes_on=stored is not None)
+    _check_functions(config, workdir, is_resumed=stored is not None)
     if stored is None or config.checkpoint != stored.checkpoint:
         check_average(config)
     load_initial_run = cache(partial(initial_run, config))
@@ -164,21 +164,21 @@ def planned(config: Config, workdir: Path) -> Plan:
 
 @contextmanager
 def open_run(config: Config, workdir: Path, mirror_dir: Path | None = None) -> Iterator[Run]:
-    """Return a context with a run that is ready for its next step; it closes all that it opened.
+    """Open a run for its next step, and close its files at the end of the context.
 
     Args:
-      mirror_dir: the parent of the local directory of a run in a bucket; see `system.mirror`.
+      mirror_dir: the parent of the local copy of a run in a bucket; see `system.mirror`.
 
     Raises:
-      UserError: the config, the corpus or the directory does not fit, another process trains in
-        the directory, or no checkpoint of the run can be read.
+      UserError: the config, the corpus or the directory is invalid, another program trains in the
+        directory, or every checkpoint of the run is unreadable.
     """
     progress = TrainingProgress()
     plan = planned(config, workdir)
     check_same(shared_facts(plan))
     owned = plan.config, plan.corpus, plan.vocabulary
     watchdog = Watchdog(workdir, progress, plan.config.parallel.hang_minutes)
-    several = jax.process_count() > 1  # which share the bucket
+    several = jax.process_count() > 1  # all of which write to the bucket
     with (
         locked(workdir),
         StopSignal() as stop,
@@ -195,7 +195,7 @@ def open_run(config: Config, workdir: Path, mirror_dir: Path | None = None) -> I
             within_memory(),
         ):
             state = initial_state(plan, checkpoints)
-            run_files.claim(here, *owned)  # write fields that may change, now that all fits
+            run_files.claim(here, *owned)  # write the fields that may change, after all checks
             first = int(state.step)
             if first < plan.last:
                 run_files.become_ordinary(here)
@@ -229,21 +229,21 @@ def _layout(config: Config, mesh: Mesh, shape: BatchShape) -> BatchLayout:
     return batch_layout(mesh, rows, max(lengths), config.parallel.pass_tokens)
 
 
-def _check_functions(config: Config, workdir: Path, *, goes_on: bool) -> None:
-    """Refuse registered functions that do not work; a run that goes on may be inconsistent."""
+def _check_functions(config: Config, workdir: Path, *, is_resumed: bool) -> None:
+    """Refuse registered functions that do not work; only warn if a resumed run has them."""
     for problem in function_problems(config, is_run=False):
         raise UserError(problem)
     for problem in function_problems(config):
-        if not goes_on:
+        if not is_resumed:
             raise UserError(problem)
         warn(f"{workdir}: {problem}")
 
 
 def _with_sources(config: Config, vocabulary: Vocabulary) -> Config:
-    """Return the config; if targets are labels, add the vocabulary's number of source entries.
+    """Set `source_vocab_size` of a model that predicts labels.
 
     Raises:
-      UserError: the vocabulary has more or fewer entries for sources than the model.
+      UserError: the vocabulary and the model differ in the number of source entries.
     """
     if "source" not in config.model.embeddings:
         return config
@@ -264,16 +264,17 @@ def training_parts(
 ) -> Examples | Parts:
     """Return the training data: examples in memory, or parts of a larger corpus.
 
-    The engine tokenises shards that are not tokenised yet.
+    Args:
+      engine: a `map` function that tokenizes shards without a cache entry.
 
     Raises:
       UserError: the train split is missing or unreadable.
     """
     temperature, window = config.data.mixture_temperature, config.data.window
     if corpus.mixed and (temperature is not None or corpus.parts["train"].shards):
-        each = partial(training_parts, task, config, vocabulary=vocabulary, engine=engine)
-        found = [(each(corpus=one), weight) for one, weight in corpus.mixed]
-        return mixed_parts(found, temperature, window)
+        parts_of = partial(training_parts, task, config, vocabulary=vocabulary, engine=engine)
+        parts = [(parts_of(corpus=component), weight) for component, weight in corpus.mixed]
+        return mixed_parts(parts, temperature, window)
     text = task.train_text(config, vocabulary)
     pieces = corpus.parts["train"].pieces if "train" in corpus.parts else None
     if text is None or pieces is None:
@@ -282,7 +283,7 @@ def training_parts(
 
 
 def _check_dev(config: Config, corpus: Corpus, vocabulary: Vocabulary) -> None:
-    """Refuse a dev split that cannot be scored, and a config that needs a missing one."""
+    """Refuse a dev split that cannot be scored, and early stopping without a dev split."""
     if "dev" in corpus.splits:
         prepare_evaluation(config, corpus, vocabulary, "dev")
         return
@@ -295,9 +296,9 @@ def _check_dev(config: Config, corpus: Corpus, vocabulary: Vocabulary) -> None:
 
 
 def shared_facts(plan: Plan) -> dict[str, str]:
-    """Return what must be equal in all processes: the config, and hashes of files, by name."""
+    """Return the facts that must be equal in all processes: the config, and hashes of files."""
     entries = named_entries(plan.config).values()
-    of_hosts = {"data.corpus": "", "data.cache_dir": "", "data.prefetch": 1}  # they may differ
+    of_hosts = {"data.corpus": "", "data.cache_dir": "", "data.prefetch": 1}  # may differ by host
     return {
         "the config": plan.config.replace(of_hosts).to_json(),
         **{f"the {name}": digest for name, digest in plan.fingerprints.items()},
@@ -306,14 +307,14 @@ def shared_facts(plan: Plan) -> dict[str, str]:
 
 
 def _introduction(run: Run) -> Iterator[str]:
-    """Yield the lines that describe the training at its start."""
+    """Yield the log lines that describe a training run at its start."""
     config, training = run.config, run.config.training
-    first, last, end = int(run.state.step), run.last, training.schedule_end
+    first, last, schedule_end = int(run.state.step), run.last, training.schedule_end
     if training.init_from is not None and not first:
         which = "" if training.init_step is None else f", step {training.init_step}"
         yield f"starts with the parameters and the vocabulary of {training.init_from}{which}"
     if not run.has_dev:
-        yield f"{run.corpus.name} has no dev split: no scores, no best checkpoint"
+        yield f"{run.corpus.name} has no dev split, so there are no scores and no best checkpoint"
     elif training.ema_decay is not None:
         yield f"dev is scored with a moving average of the parameters, decay {training.ema_decay}"
     size = sum(x.size for x in jax.tree.leaves(run.state.params))
@@ -328,10 +329,10 @@ def _introduction(run: Run) -> Iterator[str]:
     if config.parallel.backend == "jit" and (options := described_options(run.mesh)):
         yield f"compiled with {options}"
     if first < last and run.reason_to_stop is None:
-        if end is not None and end < last:
+        if schedule_end is not None and schedule_end < last:
             yield (
-                f"the learning rate is 0 from training.schedule_steps={end} on: the steps after it "
-                "change no parameter"
+                f"the learning rate is 0 from training.schedule_steps={schedule_end} on, so later "
+                "steps do not change the parameters"
             )
         seconds = sum(run.progress.seconds().values())
         yield f"step {first + 1:,} of {last:,} begins {seconds:.1f} s after the start"

@@ -1,4 +1,4 @@
-"""The current phase of a training, its progress, and the use of its time."""
+"""The current phase of a training run, its progress and its time use."""
 
 import time
 from collections.abc import Generator, Iterator
@@ -16,49 +16,49 @@ _T = TypeVar("_T")
 START, COMPILATION, STEPS, DATA = "start", "compilation", "steps", "data"
 EVALUATION, CHECKPOINTS, PROFILE = "evaluation", "checkpoints", "profile"
 PHASES = START, COMPILATION, STEPS, DATA, EVALUATION, CHECKPOINTS, PROFILE
-"""What a training spends its time on. DATA is the part of the steps in which the devices wait for a
-batch, and CHECKPOINTS what the training waits for them: they are written beside the steps."""
+"""The phases of training. DATA is the time of the steps in which the devices wait for a batch.
+CHECKPOINTS is only the time that training waits, since a thread writes checkpoints."""
 
 
 class TrainingProgress:
-    """The phase of a training, its steps, and its seconds by phase.
+    """The phase of a training run, its step counts, and its seconds by phase.
 
-    The main thread is in one phase at any time. It launches a step while the devices compute the
-    previous one, so it may wait for a batch at no cost as long as the devices are busy. DATA counts
-    from when the main thread waits and the last launched step is done, until the batch is ready. A
-    separate thread waits for each step to learn when it was done; the main thread never does.
+    The main thread launches a step while the devices compute the previous step, so waiting for a
+    batch costs nothing while the devices are busy. DATA counts only the time in which the main
+    thread waits for a batch and all launched steps are done. A separate thread notes the end of
+    each step.
 
     Attributes:
-      begun: when the program started, or the training in a notebook, in seconds since 1970.
+      begun: the start of the program, or of training in a notebook, in seconds since 1970.
       phase: the current phase of the main thread.
       launched: the number of launched steps.
-      done: the number of steps that the devices have done.
-      waits: how many contexts of `waiting` the main thread is in, one within the other. A phase
-        other than the steps is one.
+      done: the number of finished steps.
+      waits: the nesting depth of `waiting` contexts of the main thread, including phases other than
+        STEPS.
     """
 
     def __init__(self) -> None:
-        """Begin with the phase START and idle devices."""
+        """Start with the phase START and idle devices."""
         self.begun = begun() or time.time()
         self.phase, self.launched, self.done = START, 0, 0
         self._seconds = dict.fromkeys(PHASES, 0.0)
         self.waits, self._waited, self._lap_since = 0, 0.0, time.monotonic()
         self._since = time.monotonic() - max(0.0, time.time() - self.begun)
-        self._asked: float | None = None  # since when the main thread waits for a batch
+        self._requested: float | None = None  # time since which the main thread waits for a batch
         self._idle_since = time.monotonic()
-        self._changing = Lock()
+        self._lock = Lock()
         self._results: SimpleQueue[object] = SimpleQueue()
 
     def enter(self, phase: str) -> None:
-        """Begin a phase, and end the previous one."""
-        with self._changing:
+        """End the current phase, and start another."""
+        with self._lock:
             now = time.monotonic()
             self._seconds[self.phase] += now - self._since
             self.phase, self._since = phase, now
 
     @contextmanager
     def during(self, phase: str) -> Iterator[None]:
-        """Return a context that is in a phase, and afterwards in the previous phase."""
+        """Enter a phase for a context, and return to the previous phase."""
         before = self.phase
         self.enter(phase)
         try:
@@ -68,11 +68,11 @@ class TrainingProgress:
             self.enter(before)
 
     def seconds(self) -> dict[str, float]:
-        """Return the seconds by phase, whose sum is the time since the program started.
+        """Return the seconds by phase; their sum is the time since the start of the program.
 
-        Any thread may ask, also while the main thread is within a phase or waits for a batch.
+        Any thread may call this at any time.
         """
-        with self._changing:
+        with self._lock:
             now = time.monotonic()
             seconds = dict(self._seconds)
             seconds[self.phase] += now - self._since
@@ -81,7 +81,7 @@ class TrainingProgress:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Return a context in which the main thread may wait for devices or other processes."""
+        """Mark a context in which the main thread waits for devices or other processes."""
         before, outer = time.monotonic(), self.waits == 0
         self.waits += 1
         try:
@@ -92,11 +92,11 @@ class TrainingProgress:
                 self._waited += time.monotonic() - before
 
     def take_lap(self) -> tuple[float, float]:
-        """Return the use of the time since the last call.
+        """Return the times since the last call.
 
         Returns:
-          The seconds in which this process itself worked on its steps, without its waits and phases
-          other than the steps; and the seconds of all of these.
+          The seconds in which the main thread worked on steps, without waits and other phases; and
+          the total seconds.
         """
         now = time.monotonic()
         lap, waited = now - self._lap_since, self._waited
@@ -104,32 +104,32 @@ class TrainingProgress:
         return lap - waited, lap
 
     def timed(self, batches: Iterator[_T]) -> Generator[_T, None, None]:
-        """Yield the batches of the steps, and count the time that the devices wait for each.
+        """Yield batches, and count the time that the devices wait for them.
 
-        Close the generator after the last step.
+        The caller must close the generator after the last step.
         """
-        # A daemon, as a step may never end if another process of the run is lost.
+        # A daemon, because a step never ends if another process of the run is lost.
         Thread(target=self._note_ends, daemon=True, name="ends of steps").start()
         self._idle_since = time.monotonic()
         try:
             while True:
-                self._asked = time.monotonic()
+                self._requested = time.monotonic()
                 if (batch := next(batches, None)) is None:
                     return
-                with self._changing:
+                with self._lock:
                     self._seconds[DATA] += self._starved(time.monotonic())
-                    self._asked = None
+                    self._requested = None
                 yield batch
         finally:
-            self._asked = None
-            self._results.put(None)  # the thread ends once it has seen the end of every step
+            self._requested = None
+            self._results.put(None)  # the thread stops after the end of every step
 
     def _starved(self, now: float) -> float:
-        """Return for how long the devices have waited for the next batch."""
-        asked = self._asked  # which the main thread may change now
-        if asked is None or self.done < self.launched:
+        """Return the seconds that the devices have waited for the next batch."""
+        requested = self._requested  # the main thread may change this value
+        if requested is None or self.done < self.launched:
             return 0.0
-        return max(0.0, now - max(asked, self._idle_since))
+        return max(0.0, now - max(requested, self._idle_since))
 
     def launch(self, result: object) -> None:
         """Record a launched step.
@@ -142,7 +142,8 @@ class TrainingProgress:
 
     def _note_ends(self) -> None:
         while (result := self._results.get()) is not None:
-            with suppress(Exception):  # the loop reads the same arrays, and raises the error
+            # The training loop reads the same arrays and raises the error.
+            with suppress(Exception):
                 jax.block_until_ready(result)
             self._idle_since = time.monotonic()
             self.done += 1

@@ -30,8 +30,8 @@ from t2t_jax.training.averaging import is_due
 from t2t_jax.training.state import TrainState
 from t2t_jax.training.step import compile_train_step
 
-# What a process proposes to the others at each step: nothing, a checkpoint because it is time, or a
-# stop for the signal with a number (all of which are greater).
+# What each process proposes after a step: nothing, a checkpoint, or a stop, which is the number of
+# the signal. Signal numbers are above 1, and the processes agree on the largest proposal.
 _NOTHING, _CHECKPOINT = 0, 1
 
 
@@ -46,31 +46,30 @@ def train(
 ) -> TrainedRun:
     """Train a model, or resume a run.
 
-    With `until`, the training pauses after that step, with a checkpoint. The config still defines
-    the length of the training and the end of its schedule: a run that pauses and resumes has in the
-    end the same parameters, checkpoints and scores as an unbroken one.
+    With `until`, training writes a checkpoint after that step and pauses. The config still defines
+    the number of steps and the learning rate schedule, so a run that pauses and resumes has the
+    same final parameters, checkpoints and scores as an uninterrupted run.
 
-    A config or corpus that does not fit is refused before anything in `workdir` changes.
+    An invalid config or corpus raises an error before `workdir` changes.
 
     Args:
       config: the config of the run.
-      workdir: the directory for all that the run writes; in a bucket, `s3://bucket/name`.
-      profile_steps: the first and the last of the steps to profile.
-      until: the step after which the training pauses; None trains to the end.
-      metrics_port: the port on which process 0 serves metrics for Prometheus, to all networks.
-      mirror_dir: the local directory below which a run in a bucket is trained, as uploads come
-        after; None is the user's cache folder.
-      preemption_notices: the cloud whose notices make the run write a checkpoint at once.
+      workdir: the run directory, also in a bucket (`s3://bucket/name`).
+      profile_steps: the first and the last step to profile.
+      until: the step after which training pauses; None trains to the end.
+      metrics_port: the port on which process 0 serves Prometheus metrics on all network interfaces.
+      mirror_dir: the parent of the local copy of a run in a bucket; None is the user's cache
+        folder.
+      preemption_notices: the cloud whose preemption notices trigger an immediate checkpoint.
 
     Returns:
-      The run. Its exit code is 0 at a pause and at its end (its last step, or an early stop), and
-      128 + n when signal n stopped it, with a checkpoint from which the same call resumes.
+      The run. Its exit code is 0 after a pause, the last step or an early stop, and 128 + n if
+      signal n stopped the run with a checkpoint, from which the same call resumes.
 
     Raises:
-      UserError: the config, the corpus or the run directory does not fit, or `until` is not
-        positive.
-      DivergedError: the loss or the gradient was not finite in too many steps in a row, or an
-        evaluation had no finite probabilities; this is a `UserError`, too.
+      UserError: the config, the corpus or the run directory is invalid, or `until` is not positive.
+      DivergedError: the loss or gradient was not finite in too many consecutive steps, or an
+        evaluation had no finite probabilities. A `DivergedError` is a `UserError`.
     """
     if until is not None and until < 1:
         raise UserError(f"until={until} is not a step; give 1 or more, or leave it out")
@@ -85,10 +84,10 @@ def train(
         ):
             metrics.run = run
             state, signal = _train(run, profile_steps, until, profile_request, notices)
-            with run.progress.during(CHECKPOINTS):  # it is on the disk, or still being written
+            with run.progress.during(CHECKPOINTS):  # a checkpoint of this step may exist already
                 run.log.checkpoint(run.checkpoints.save(state))
             step = int(state.step)
-            reason, advice = _last_words(run, step, signal)
+            reason, advice = _end_reason(run, step, signal)
             exit_code = 128 + signal if signal else 0
             run.log.end(step, reason, advice)
             run.job.end(reason, exit_code)
@@ -96,7 +95,7 @@ def train(
     except UnsentError as error:
         if trained is None or not run.stop.number:
             raise
-        warn(str(error))  # the code of the signal promises no more than that the run goes on
+        warn(str(error))  # the exit code of the signal only promises that the run can be resumed
         trained = TrainedRun(trained.directory, 128 + run.stop.number, trained.history)
     return trained
 
@@ -108,10 +107,10 @@ def _train(
     profile_request: SignalRequest,
     notices: PreemptionNotices,
 ) -> tuple[TrainState, int]:
-    """Train to the last step, a pause, an early end or a signal.
+    """Train to the last step, a pause, an early stop or a signal.
 
     Returns:
-      The last state, and the number of the signal; 0 for none.
+      The last state, and the number of the signal, or 0.
     """
     state, progress = run.state, run.progress
     step = first = int(state.step)
@@ -119,7 +118,7 @@ def _train(
     train_step = compile_train_step(run.config, run.model, run.mesh)
     scored = {record["step"] for record in run.log.history.evaluations}
     if first and _evaluates(run, first) and first not in scored:
-        with progress.during(EVALUATION):  # a signal or a kill had interrupted this one
+        with progress.during(EVALUATION):  # a signal or a kill interrupted this evaluation
             signal = _evaluate(run, first, state)
         if signal:
             return state, signal
@@ -127,9 +126,9 @@ def _train(
         return state, 0
     meter = StepMeter(run, first)
     saver = _Saver(run, meter, notices)
-    ahead = run.batches.prefetch(first, pause, lambda shape: run.layout(shape).local_rows())
+    prefetched = run.batches.prefetch(first, pause, lambda shape: run.layout(shape).local_rows())
     with (
-        closing(ahead) as batches,
+        closing(prefetched) as batches,
         closing(progress.timed(batches)) as timed,
         closing(profiled(run, meter, timed, profile_steps, pause, profile_request)) as watched,
     ):
@@ -157,24 +156,24 @@ def _train(
 
 
 def _evaluates(run: Run, step: int) -> bool:
-    """Return whether the model is scored on dev after a step."""
+    """Return whether the trainer evaluates on dev after a step."""
     return run.has_dev and (step >= run.last or step % run.config.evaluation.every_steps == 0)
 
 
 def _evaluate(run: Run, step: int, state: TrainState) -> int:
-    """Score the model on dev; return the signal that ended the scoring, or 0."""
+    """Evaluate on dev; return the signal that interrupted the evaluation, or 0."""
     settings = run.config.evaluation
     search: Record = {"num_sentences": settings.num_sentences, "beam_size": settings.beam_size}
     translator = Translator(run.config, run.vocabulary, state.evaluated)
     work = partial(evaluate_split, translator, run.corpus, "dev", **search)
-    # All processes leave the evaluation after the same batch, or none does.
+    # After a signal, all processes leave the evaluation after the same batch.
     evaluation = run.stop.attempt(work, Agreement())
     if evaluation is None:
         return agree(run.stop.number)
     measure = search | {"max_extra_length": run.config.decoding.max_extra_length}
     if settings.metric is not None:
         measure["metric"] = settings.metric
-    # In this order, as `training.checkpoint` says: states, the best, the log.
+    # `training.checkpoint` requires this order: state, best parameters, log.
     with run.progress.during(CHECKPOINTS):
         run.log.checkpoint(run.checkpoints.save(state))
         run.checkpoints.save_if_best(state, evaluation.scores.best, measure)
@@ -183,12 +182,12 @@ def _evaluate(run: Run, step: int, state: TrainState) -> int:
 
 
 def _is_over(run: Run) -> bool:
-    """Return whether the run ends before its last step, by process 0's decision."""
+    """Return whether early stopping ends the run; process 0 decides."""
     return bool(of_main(int(run.reason_to_stop is not None)))
 
 
 class _Saver:
-    """Saves states, and agrees with the other processes on additional saves."""
+    """Save states, and agree with the other processes on additional checkpoints."""
 
     def __init__(self, run: Run, meter: StepMeter, notices: PreemptionNotices) -> None:
         self._run, self._meter, self._notices = run, meter, notices
@@ -196,33 +195,33 @@ class _Saver:
         self._saved, self._proposed = time.monotonic(), False
 
     def save(self, state: TrainState) -> None:
-        """Begin to write a state, once the previous one is on the disk; log the previous one."""
+        """Wait for the previous checkpoint and log it, then start to write a new one."""
         with self._meter.during(CHECKPOINTS):
             self._run.log.checkpoint(self._run.checkpoints.save(state, self._meter.window.tolist()))
             self._run.job.checkpoint(int(state.step))
         self._saved, self._proposed = time.monotonic(), False
 
     def agreed(self, step: int) -> int:
-        """Return what all processes do after this step: nothing, a checkpoint, or a stop."""
+        """Return the common decision after a step: nothing, a checkpoint, or a signal number."""
         proposal = self._run.stop.number or self._proposal()
         busy, lap = self._run.progress.take_lap()
         with self._run.progress.waiting():
             agreed = self._agreement(proposal, busy)
-        if slow := self._slow_hosts.slowest(self._agreement.seconds, lap):
-            process, behind = slow
+        if slow_host := self._slow_hosts.slowest(self._agreement.seconds, lap):
+            process, delay = slow_host
             text = (
-                f"process {process} on {hosts()[process]} keeps the others waiting: its host works "
-                f"{1000 * behind:,.0f} ms longer before each step than any other; see what else "
-                "runs there, and how fast it reads"
+                f"process {process} on {hosts()[process]} keeps the other processes waiting: its "
+                f"host works {1000 * delay:,.0f} ms longer before each step than the others; check "
+                "which other programs run there and how fast its disk is"
             )
             rule = f"slow_host_{process}"
-            self._run.log.warn(step, rule, text, process=process, seconds_behind=behind)
+            self._run.log.warn(step, rule, text, process=process, seconds_behind=delay)
         return agreed
 
     def _proposal(self) -> int:
-        """Return `_CHECKPOINT` when it is due, but only once, as an agreement takes a while."""
+        """Return `_CHECKPOINT` once when a checkpoint is due; agreement takes several steps."""
         if notice := self._notices.take():
-            warn(f"{host_name()} has a notice of preemption ({notice}): the run saves its state")
+            warn(f"{host_name()} has a preemption notice ({notice}): the run writes a checkpoint")
             return _CHECKPOINT
         every_minutes = self._run.config.checkpoint.every_minutes
         minutes = (time.monotonic() - self._saved) / 60
@@ -233,17 +232,17 @@ class _Saver:
         return _CHECKPOINT
 
 
-def _last_words(run: Run, step: int, signal: int) -> tuple[str, str]:
-    """Return why a training ended, and the advice on what to do next."""
+def _end_reason(run: Run, step: int, signal: int) -> tuple[str, str]:
+    """Return the reason why training ended, and advice for the user."""
     score = f"evaluate --workdir {shlex.quote(str(run.workdir))}"
     if run.has_dev and "test" not in run.corpus.splits:
         score += " --split dev"
     if signal:
-        return f"stopped after step {step:,}", "the same command goes on from there"
+        return f"stopped after step {step:,}", "run the same command to resume"
     if step < run.last and (reason := run.reason_to_stop):
         best = " --step best" if run.config.checkpoint.keep_best else ""
         ended = f"{reason} after step {step:,} of {run.last:,}"
         return ended, f"score: {command_line(score + best)}"
     if step < run.last:
-        return f"paused after step {step:,} of {run.last:,}", "a later step as `until` goes on"
+        return f"paused after step {step:,} of {run.last:,}", "resume with a later step as `until`"
     return f"{step:,} steps are done", f"score: {command_line(score)}"

@@ -1,15 +1,12 @@
-"""The watchdog of a training: when steps stop ending, it reports why, and ends the program.
+"""The watchdog of a training run: it reports a hang and ends the program.
 
-A process that hangs keeps its connections open, so the others would wait for it for ever. Each
-process has a watchdog thread. All of them notice the hang at about the same time. They write the
-Python stacks of their threads to `W/hangs`, exchange how far they came, name the process that is
-behind, and end their programs.
+A hung process keeps its connections open, so the other processes would wait forever. All watchdog
+threads notice the hang at about the same time. Each thread writes the Python stacks of its process
+to `W/hangs` and sends the progress of the process to the others. Together they name the process
+that is behind, and end all programs. Time while the program is suspended does not count.
 
-Times in which the watchdog itself does not run, as while the program is suspended, do not count.
-
-`SlowHosts` detects a process that keeps the others waiting. All processes take equally long for a
-step, as they wait for each other in its collectives. So each reports how long it worked itself: on
-its batch, its log, its Python.
+`SlowHosts` detects a process that delays the others. Step times are equal in all processes because
+of the collectives, so each process reports the time that its own host worked.
 """
 
 import json
@@ -37,66 +34,63 @@ from t2t_jax.system.program import begun
 _LONGER, _SLOWER = 12, 5
 _SECONDS_TO_ANSWER = 15.0
 _NAME = "watchdog"
-_PHASES, _ACCOUNTS = "phase", "hang"
+_PHASES, _REPORTS = "phase", "hang"
 
 
-class Account(NamedTuple):
-    """The progress of a process."""
+class Report(NamedTuple):
+    """The progress of a process at a hang."""
 
     phase: str
-    """What its main thread does, of `run.progress.PHASES`."""
+    """The phase of the main thread, of `run.progress.PHASES`."""
     launched: int
-    """The number of steps that it has launched since it was started."""
+    """The number of steps that the process has launched."""
     waits: bool
-    """Whether its main thread waits for devices or for other processes."""
+    """Whether the main thread waits for devices or other processes."""
 
 
 class Watchdog:
-    """A watchdog over a training, within a `with` block.
+    """A context that watches a training run.
 
-    It watches programs, and all trainings of several processes. It does not end a notebook.
+    The watchdog never ends a notebook, except in a run of several processes.
 
     Attributes:
       on_end: called with the reason and the exit code before the program ends.
     """
 
     def __init__(self, workdir: Path, progress: TrainingProgress, minutes: float | None) -> None:
-        """Make a watchdog that does not watch yet; all processes call this together.
+        """Prepare the watchdog; all processes call this together.
 
         Args:
-          minutes: the time without the end of a step after which it ends the program. The limit is
-            12 times as long before the first step has ended, and in phases other than steps. None
-            never ends it.
+          minutes: the time without a finished step after which the watchdog ends the program. The
+            limit is 12 times as long before the first finished step and in phases other than
+            steps. None never ends the program.
         """
         self._workdir, self._progress = workdir, progress
         self.on_end: Callable[[str, int], None] = lambda reason, code: None
         self._seconds = 60 * (minutes or 0)
         self._watches = self._seconds > 0 and (jax.process_count() > 1 or begun() is not None)
         self._hosts = processes.hosts()
-        self._longest = 0.0  # that a step of this training took
+        self._longest = 0.0  # seconds of the slowest step
         self._over, self._ends = threading.Event(), False
 
     def __enter__(self) -> "Watchdog":
-        """Begin to watch."""
-        if others := liveness():
-            others.on_end = self._end_without
+        """Start watching."""
+        if monitor := liveness():
+            monitor.on_end = self._end_without
         if self._watches:
             threading.Thread(target=self._watch, daemon=True, name=_NAME).start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop watching; if other processes end, an error here does not change the exit code.
-
-        In that case this never returns, and the watchdog ends the program.
-        """
+        """Stop watching; if the watchdog is ending the program, wait for that end."""
         self._over.set()
-        if others := liveness():
-            others.on_end = lambda *_: None
+        if monitor := liveness():
+            monitor.on_end = lambda *_: None
         if self._ends:
             threading.Event().wait()
 
     def _end_without(self, reason: str, code: int, silent: Sequence[int]) -> None:
-        """Record that another process ends the program."""
+        """Record that a silent process ends the program."""
         self._exclude(silent)
         self.on_end(reason, code)
 
@@ -113,49 +107,49 @@ class Watchdog:
             still = still + interval if state == before else 0.0
             before = state
             if still >= self._bound([phase]):
-                others = texts_under(_PHASES).values()
-                if still >= self._bound([phase, *others]):
+                other_phases = texts_under(_PHASES).values()
+                if still >= self._bound([phase, *other_phases]):
                     self._end(still)
 
     def _bound(self, phases: Iterable[str]) -> float:
-        """Return the longest time without progress while the processes are in these phases."""
+        """Return the time limit without progress while the processes are in these phases."""
         if not self._progress.done or {*phases} != {STEPS}:
             return self._seconds * _LONGER
         return max(self._seconds, _SLOWER * self._longest)
 
     def _end(self, still: float) -> None:
-        """Record the progress of this process, collect the others', and end the program."""
+        """Exchange the progress of all processes, report the hang and end the program."""
         self._ends, progress = True, self._progress
-        own = Account(progress.phase, progress.launched, progress.waits > 0)
-        within(SECONDS_TO_WRITE, lambda: self._write_stacks(own))
-        accounts = self._accounts(own)
-        behind = those_behind(accounts, jax.process_count())
-        reason = f"no step has ended for {still / 60:.3g} min: {described(accounts, self._hosts)}"
+        report = Report(progress.phase, progress.launched, progress.waits > 0)
+        within(SECONDS_TO_WRITE, lambda: self._write_stacks(report))
+        reports = self._reports(report)
+        behind = those_behind(reports, jax.process_count())
+        reason = f"no step has ended for {still / 60:.3g} min: {described(reports, self._hosts)}"
         end_program(
             HUNG,
-            f"{reason}; {self._workdir / 'hangs'} has the Python stacks; the same command goes on "
-            "from the last checkpoint, with another parallel.hang_minutes if need be",
+            f"{reason}; {self._workdir / 'hangs'} has the Python stacks; run the same command "
+            "to resume from the last checkpoint, with another parallel.hang_minutes if needed",
             lambda: self._exclude(behind),
             lambda: self.on_end(reason, HUNG),
         )
 
-    def _accounts(self, own: Account) -> dict[int, Account]:
-        """Return the accounts of all processes that send one in time."""
-        leave(f"{_ACCOUNTS}/{jax.process_index()}", json.dumps(own))
-        accounts = {jax.process_index(): own}
-        until = time.monotonic() + _SECONDS_TO_ANSWER
-        while len(accounts) < jax.process_count() and time.monotonic() < until:
+    def _reports(self, report: Report) -> dict[int, Report]:
+        """Return the reports of all processes that answer in time."""
+        leave(f"{_REPORTS}/{jax.process_index()}", json.dumps(report))
+        reports = {jax.process_index(): report}
+        deadline = time.monotonic() + _SECONDS_TO_ANSWER
+        while len(reports) < jax.process_count() and time.monotonic() < deadline:
             time.sleep(0.2)
-            texts = texts_under(_ACCOUNTS)
-            accounts |= {number: Account(*json.loads(text)) for number, text in texts.items()}
-        return accounts
+            texts = texts_under(_REPORTS)
+            reports |= {number: Report(*json.loads(text)) for number, text in texts.items()}
+        return reports
 
-    def _write_stacks(self, own: Account) -> None:
+    def _write_stacks(self, report: Report) -> None:
         number, frames = jax.process_index(), sys._current_frames()
-        doing = "waits for devices or other processes" if own.waits else "works"
+        doing = "waits for devices or other processes" if report.waits else "works"
         head = (
-            f"Process {number} on {self._hosts[number]} {doing}, in the phase {own.phase!r}.\n"
-            f"Since its start, it has launched {own.launched} steps, of which "
+            f"Process {number} on {self._hosts[number]} {doing}, in the phase {report.phase!r}.\n"
+            f"Since its start, it has launched {report.launched} steps, of which "
             f"{self._progress.done} have ended.\n"
         )
         stacks = [
@@ -168,7 +162,7 @@ class Watchdog:
         write_whole(path, "\n".join([head, *stacks]).encode())
 
     def _exclude(self, behind: Sequence[int]) -> None:
-        """Exclude the hosts of these processes from the next start; one of the others writes."""
+        """Exclude the hosts of some processes from the next start; one other process writes."""
         if not behind or jax.process_index() != min({*range(jax.process_count())} - {*behind}):
             return
         names = dict.fromkeys(self._hosts[process] for process in behind)
@@ -177,70 +171,70 @@ class Watchdog:
             file.writelines(f"{name}\n" for name in names)
 
 
-def those_behind(accounts: Mapping[int, Account], num_processes: int) -> list[int]:
-    """Return the indices of the processes that the others wait for; [] if none is behind.
+def those_behind(reports: Mapping[int, Report], num_processes: int) -> list[int]:
+    """Return the indices of the processes that the others wait for; [] if no process is behind.
 
-    They are those without an account; else those that have launched the fewest steps; and of
-    these, those that do not wait themselves.
+    Processes without a report come first, then those that launched the fewest steps. Among equal
+    step counts, a process that waits is not behind.
     """
-    missing = [number for number in range(num_processes) if number not in accounts]
+    missing = [number for number in range(num_processes) if number not in reports]
     if missing:
         return missing
-    least = min((account.launched, account.waits) for account in accounts.values())
-    behind = [n for n, a in sorted(accounts.items()) if (a.launched, a.waits) == least]
+    least = min((report.launched, report.waits) for report in reports.values())
+    behind = [n for n, a in sorted(reports.items()) if (a.launched, a.waits) == least]
     return behind if len(behind) < num_processes else []
 
 
-def described(accounts: Mapping[int, Account], hosts: Sequence[str]) -> str:
+def described(reports: Mapping[int, Report], hosts: Sequence[str]) -> str:
     """Describe which processes are behind, and their phases.
 
     Args:
       hosts: the name of each process's host.
     """
     if len(hosts) == 1:
-        return f"the program is stuck in the phase {accounts[0].phase!r}"
-    behind = those_behind(accounts, len(hosts))
+        return f"the program is stuck in the phase {reports[0].phase!r}"
+    behind = those_behind(reports, len(hosts))
     if not behind:
-        return "no process is behind the others, so their devices or the network are stuck"
-    first, *others = behind
-    who = f"process {first} on {hosts[first]}" + (f" and {len(others)} more" if others else "")
-    if first not in accounts:
-        return f"{who} did not answer"
-    phase, launched, waits = accounts[first]
-    most = max(account.launched for account in accounts.values())
+        return "no process is behind the others, so the devices or the network are stuck"
+    first, *more = behind
+    label = f"process {first} on {hosts[first]}" + (f" and {len(more)} more" if more else "")
+    if first not in reports:
+        return f"{label} did not answer"
+    phase, launched, waits = reports[first]
+    most = max(report.launched for report in reports.values())
     return (
-        f"{who} came last: {'waiting' if waits else 'working'} in the phase {phase!r}, it has "
+        f"{label} came last: {'waiting' if waits else 'working'} in the phase {phase!r}, it has "
         f"launched {launched} steps since its start, and others {most}"
     )
 
 
 _WINDOW = 10
-_UNUSUAL = 2  # steps of a window that may be different, such as one in which the log is written
+_UNUSUAL = 2  # ignored outliers per window, such as a step that writes the log
 _LEAST_SECONDS, _LEAST_SHARE = 0.01, 0.1
 
 
 class SlowHosts:
-    """The times of the processes in the last steps."""
+    """Detect slow processes by their working time in the last steps."""
 
     def __init__(self) -> None:
-        """Begin without any times."""
+        """Start without any times."""
         self._times: deque[Float[np.ndarray, " processes"]] = deque(maxlen=_WINDOW)
         self._named: set[int] = set()
 
     def slowest(
         self, seconds: Float[np.ndarray, " processes"] | None, seconds_per_step: float
     ) -> tuple[int, float] | None:
-        """Return a process that is slower than all others beyond noise, once for each process.
+        """Return a process that is clearly slower than all others, once for each process.
 
-        In 9 of the last 10 steps it took longer than any other process did in 9 of them, by a tenth
-        of a step, or by 10 ms if that is more.
+        The second shortest of its last 10 times exceeds the second longest time of every other
+        process by a tenth of a step, and by at least 10 ms.
 
         Args:
-          seconds: each process's work for a step; None for a single process.
+          seconds: the working time of each process in a step; None for a single process.
           seconds_per_step: the time of a step, including waits.
 
         Returns:
-          Its index, and the seconds of a step by which it is slower.
+          The index of the process, and the seconds per step by which it is slower.
         """
         if seconds is None:
             return None
@@ -250,8 +244,8 @@ class SlowHosts:
         times = np.sort(np.stack(self._times), axis=0)  # [steps, processes]
         least, most = times[_UNUSUAL - 1], times[-_UNUSUAL]
         slow = int(np.argmax(least))
-        behind = float(least[slow] - np.delete(most, slow).max())
-        if slow in self._named or behind < max(_LEAST_SECONDS, _LEAST_SHARE * seconds_per_step):
+        delay = float(least[slow] - np.delete(most, slow).max())
+        if slow in self._named or delay < max(_LEAST_SECONDS, _LEAST_SHARE * seconds_per_step):
             return None
         self._named.add(slow)
-        return slow, behind
+        return slow, delay

@@ -73,7 +73,7 @@ def test_a_dry_run_says_what_a_training_would_do_and_writes_nothing(tiny_run, tm
     assert out.startswith(f"begins a run in {workdir}: steps 1 to {steps}, ")
     assert " pairs read, " in out
     assert " parameters, with a vocabulary of " in out
-    assert out.endswith("nothing stays but tokenised text in the cache\n")
+    assert out.endswith("only tokenized text remains, in the cache\n")
     assert not workdir.exists()
     assert [*tmp_path.glob(".dry-run-*")] == []
     with pytest.raises(UserError, match="nobody"):

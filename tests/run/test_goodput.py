@@ -100,7 +100,7 @@ def main(arguments):
     from t2t_jax.training.checkpoint import Checkpoints
 
     kill_at, trace, *flags = arguments
-    job._PATIENCE = 0.02
+    job._INTERVAL = 0.02
     prefetch, add, save = Batches.prefetch, StepMeter.add, Checkpoints.save
     launched = []
 

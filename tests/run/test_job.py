@@ -19,7 +19,7 @@ from t2t_jax.run.progress import PHASES, TrainingProgress
 def begin(monkeypatch, tmp_path):
     """A function that begins a job after a step, whose account is soon up to date."""
     monkeypatch.setattr(job, "_work_per_step", lambda *_: {"flops": 5.0})
-    monkeypatch.setattr(job, "_PATIENCE", 0.01)
+    monkeypatch.setattr(job, "_INTERVAL", 0.01)
     return lambda first: JobAccount(tmp_path, TrainingProgress(), None, None, first)
 
 
@@ -41,7 +41,7 @@ def test_an_account_is_kept_in_the_background_and_has_the_error_at_the_end(begin
 
 
 def test_an_account_has_the_tokens_and_operations_of_a_step(monkeypatch, tmp_path):
-    monkeypatch.setattr(job, "_PATIENCE", 0.01)
+    monkeypatch.setattr(job, "_INTERVAL", 0.01)
     content = Content(2, {}, 2, *(Lengths.of(np.array(x)) for x in ([3, 5], [4, 8])))
     batches = SimpleNamespace(parts=SimpleNamespace(content=content), steps_per_epoch=2)
     config = Config()

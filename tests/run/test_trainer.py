@@ -123,7 +123,7 @@ def test_a_signal_stops_with_a_checkpoint_and_the_run_goes_on_from_it(
     program.send_signal(number)
     output, errors = program.communicate()
     assert program.returncode == 128 + number, errors
-    assert "the same command goes on from there" in output
+    assert "run the same command to resume" in output
     stopped = max(steps_in(workdir / "checkpoints"))
     assert 9 <= stopped < STEPS
     assert train(config, workdir).exit_code == 0

@@ -10,20 +10,20 @@ import pytest
 from t2t_jax.parallel import liveness
 from t2t_jax.run import watchdog
 from t2t_jax.run.progress import EVALUATION, STEPS, TrainingProgress
-from t2t_jax.run.watchdog import Account, SlowHosts, Watchdog, described, those_behind
+from t2t_jax.run.watchdog import Report, SlowHosts, Watchdog, described, those_behind
 from t2t_jax.system.exit_codes import EXCLUDED_HOSTS, HUNG
 from tests.selection import thorough_after
 
 HOSTS = ("a", "b", "c")
-WAITS, WORKS = Account(STEPS, 7, True), Account(STEPS, 7, False)
+WAITS, WORKS = Report(STEPS, 7, True), Report(STEPS, 7, False)
 
 
 @pytest.mark.parametrize(
     ("accounts", "behind", "said"),
     [
-        ({0: WAITS, 1: Account(STEPS, 4, False), 2: WAITS}, [1], "process 1 on b came last: work"),
+        ({0: WAITS, 1: Report(STEPS, 4, False), 2: WAITS}, [1], "process 1 on b came last: work"),
         ({0: WAITS, 1: WAITS, 2: WORKS}, [2], "process 2 on c came last: working"),
-        ({0: WORKS, 1: Account(STEPS, 9, True), 2: WORKS}, [0, 2], "process 0 on a and 1 more"),
+        ({0: WORKS, 1: Report(STEPS, 9, True), 2: WORKS}, [0, 2], "process 0 on a and 1 more"),
         ({0: WAITS, 2: WAITS}, [1], "process 1 on b did not answer"),
         ({0: WAITS, 1: WAITS, 2: WAITS}, [], "no process is behind the others"),
     ],
