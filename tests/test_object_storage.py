@@ -456,7 +456,7 @@ def test_a_lost_save_is_one_warning_and_an_error_if_it_is_the_last(
     monkeypatch.setattr(store, "failures", 10**6)
     for step in (2, 3):
         assert checkpoints.save(_state(step, step)) is None
-    assert capsys.readouterr().err.count("the training goes on without it") == 1
+    assert capsys.readouterr().err.count("the training continues without it") == 1
     with pytest.raises(UserError, match="cannot be written") as refusal:
         checkpoints.close()
     assert exit_code_of(refusal.value) == IO_ERROR

@@ -179,7 +179,7 @@ _DAMAGES = [
     (lambda copy: (copy / "config.json").write_text(_OTHER_CONFIG), "config.json is damaged or"),
     (lambda copy: (copy / "vocabulary.model").unlink(), "vocabulary .* cannot be read"),
     (_other_vocabulary, "was written with another vocabulary|is not the vocabulary"),
-    (lambda copy: (copy / "model.safetensors").unlink(), "and no model.safetensors: nothing was"),
+    (lambda copy: (copy / "model.safetensors").unlink(), "and no model.safetensors: the run has"),
     (lambda copy: (copy / "SHA256SUMS").write_text("x"), "SHA256SUMS does not list"),
 ]
 
