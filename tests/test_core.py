@@ -56,7 +56,7 @@ def test_the_core_works_without_the_extras(tmp_path):
         (tmp_path / "corpus" / f"{split}.{language}").write_text("".join(lines))
     (tmp_path / "program.py").write_text(PROGRAM)
     done = run_python("program.py", cwd=tmp_path, PYTHONPATH=str(tmp_path), code=1)
-    refusal = "'serve' (this installation lacks the extras, which have more); did you mean sweep?"
+    refusal = "'serve' (this installation lacks t2t_jax.extras); did you mean sweep?"
     assert done.stderr.endswith(f"UserError: t2t-jax has no command {refusal}\n")
     table = (tmp_path / "grid/table.csv").read_text().splitlines()
     assert len(table) == 3

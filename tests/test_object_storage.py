@@ -251,7 +251,7 @@ with lock.holding(bucket.as_path(sys.argv[1]), "7"):
 
 
 def test_the_lock_of_another_machine_is_taken_over_once_it_is_silent(place, monkeypatch):
-    monkeypatch.setattr(lock, "_SILENT_SECONDS", 0.2)
+    monkeypatch.setattr(lock, "_TIMEOUT_SECONDS", 0.2)
     (place / "lock").write_bytes(b"7 elsewhere/1-1 0")
     beats = (f"7 elsewhere/1-1 {beat}" for beat in count())
     with monkeypatch.context() as patch:
@@ -435,7 +435,7 @@ def test_a_signal_ends_a_run_whose_store_is_away_with_its_own_code(
     assert 3 in steps_in(mirror_of(place) / "checkpoints")  # for the next start
     assert 3 not in steps_in(place / "checkpoints")
     assert train(steady, place).exit_code == 0
-    assert f"goes on from {mirror_of(place)}" in capsys.readouterr().err
+    assert f"resumes from {mirror_of(place)}" in capsys.readouterr().err
     assert steps_in(place / "checkpoints") == [4, 6]
 
 

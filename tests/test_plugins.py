@@ -11,7 +11,7 @@ import pytest
 
 import t2t_jax
 from t2t_jax import Config, UserError, plugins
-from t2t_jax.commands.groups import command_place
+from t2t_jax.commands.groups import command_reference
 from t2t_jax.config import EncoderDecoderConfig
 from t2t_jax.config.families import Family
 from tests.programs import ROOT, run_python
@@ -280,7 +280,7 @@ def test_every_extra_is_a_plugin_whose_places_are_there():
     names = [f"t2t_jax.extras.{module.name}" for module in iter_modules([str(folder)])]
     assert [plugin.package for plugin in OURS] == names
     for plugin in OURS:
-        commands = map(command_place, plugin.commands)
+        commands = map(command_reference, plugin.commands)
         others = (plugin.flags, plugin.names, plugin.remarks)
         places = [*commands, *(place for kind in others for place in kind.values())]
         assert places
@@ -337,7 +337,7 @@ def test_a_package_adds_flags_to_train_and_sweep(tmp_path):
             in call(tmp_path, name, "--help-all").stdout
         )
     refused = call(tmp_path, *base, "--count", "3", "--dry-run", code=2).stderr
-    assert refused.startswith("error: --dry-run cannot be given with --count, which")
+    assert refused.startswith("error: --dry-run cannot be combined with --count, which")
     install(tmp_path, "other-plugin", FLAGS.replace("shout_plugin", "other_plugin"))
     done = call(tmp_path, *base, "--count", "3", "--model.d-ff", "5", code=7)
     assert (

@@ -1,4 +1,4 @@
-"""The command that scores files of translations or trees against a file of references."""
+"""The command `compare`: score files of translations or trees against references."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import tyro
 
-from t2t_jax.commands.streams import check_heard
+from t2t_jax.commands.streams import check_stdout_open
 from t2t_jax.commands.tables import grid, print_result
 from t2t_jax.data.lines import read_lines
 from t2t_jax.data.trees import begins_with_tree, clean_tree, parse_trees
@@ -17,11 +17,12 @@ from t2t_jax.errors import UserError
 
 @dataclass(frozen=True)
 class CompareCommand:
-    """Score files of translations, or of trees, against a file of references.
+    """Score files of translations or trees against a file of references.
 
-    Translations are scored line by line, and each file after the first is compared with the first
-    by approximate randomization, a two-sided test. References that begin with a tree in brackets
-    are a treebank: trees have labelled recall, precision and F1 as EVALB computes them.
+    Translations are scored line by line with BLEU and chrF. Each further file is compared with the
+    first one by approximate randomization, a two-sided test. If the references begin with a
+    bracketed tree, they are a treebank: the scores are labeled recall, precision and F1 as in
+    EVALB.
     """
 
     examples: ClassVar = (
@@ -29,20 +30,20 @@ class CompareCommand:
         "--references 23.mrg --hypotheses parses.mrg",
     )
     references: Path = tyro.MISSING
-    """File of references: raw text, neither tokenized nor normalised; or a treebank, with or
+    """File of references: raw text, neither tokenized nor normalized; or a treebank, with or
     without function tags and empty elements."""
     hypotheses: tuple[Path, ...] = tyro.MISSING
-    """Files to score, with one translation for each reference, or one tree for each tree of the
-    treebank. The first file is the baseline of the others."""
+    """Files to score, with one translation per reference, or one tree per tree of the treebank.
+    The first file is the baseline."""
     language: str = "de"
-    """Language of the translations, such as de, de-AT, deu or deu_Latn. It selects the tokenization
-    rules of tokenized_split_bleu."""
+    """Language of the translations, such as de, de-AT, deu or deu_Latn. The language selects the
+    tokenization rules of tokenized_split_bleu."""
 
     def run(self) -> int:
         """Print the scores of each file, and return the exit code."""
-        check_heard()
+        check_stdout_open()
         if not self.hypotheses:
-            raise UserError("no file to score is given; name some with --hypotheses")
+            raise UserError("there is no file to score; name files with --hypotheses")
         references = list(read_lines(self.references))
         systems = [list(read_lines(path)) for path in self.hypotheses]
         if begins_with_tree(references):
@@ -55,16 +56,16 @@ class CompareCommand:
         from t2t_jax.tasks.measures import bleu
 
         for path, lines in zip(self.hypotheses, systems, strict=True):
-            with self._naming(path):
+            with self._named_in_errors(path):
                 bleu.check_references(lines, references)
         table = grid("file", "sacreBLEU", "tokenized_split_bleu", "chrF", "p")
         for path, lines in zip(self.hypotheses, systems, strict=True):
             scores = bleu.corpus_scores(lines, references, self.language)
             statistics = bleu.sentence_statistics(lines, references)
             if lines is systems[0]:
-                of_first, p_value = statistics, ""
+                baseline_statistics, p_value = statistics, ""
             else:
-                p_value = f"{bleu.approximate_randomization(of_first, statistics):.4f}"
+                p_value = f"{bleu.approximate_randomization(baseline_statistics, statistics):.4f}"
             figures = (scores.bleu, scores.tokenized_split_bleu, scores.chrf)
             table.add_row(str(path), *(f"{figure:.2f}" for figure in figures), p_value)
         print_result(table)
@@ -80,7 +81,7 @@ class CompareCommand:
         table = grid("file", "recall", "precision", "F1", "complete", "skipped", "errors")
         for path, lines in zip(self.hypotheses, systems, strict=True):
             trees = list(parse_trees(lines, path))
-            with self._naming(path):
+            with self._named_in_errors(path):
                 scores = parseval(gold, trees)
             percents = (scores.recall, scores.precision, scores.f1, scores.complete_match)
             counts = (scores.num_skipped, scores.num_errors)
@@ -89,8 +90,8 @@ class CompareCommand:
         print_result(f"in percent, as {scores.signature}")
 
     @contextmanager
-    def _naming(self, path: Path) -> Iterator[None]:
-        """Name both files in an error about them."""
+    def _named_in_errors(self, path: Path) -> Iterator[None]:
+        """Add both file names to the message of an error."""
         try:
             yield
         except UserError as error:

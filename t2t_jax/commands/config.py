@@ -1,4 +1,4 @@
-"""The command that prints a config, or in what two configs differ."""
+"""The command `config`: print a config, or the differences between two configs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ import tyro
 
 from t2t_jax.commands.flag_table import MAY_STAND_ALONE, ConfigFields
 from t2t_jax.commands.flags import CommandLine, parse_flags, stored_config, with_family
-from t2t_jax.commands.streams import check_heard
+from t2t_jax.commands.streams import check_stdout_open
 from t2t_jax.config import Config, differences
 from t2t_jax.config.file import load_config
 from t2t_jax.system.opening import opened
@@ -20,7 +20,7 @@ _Command = TypeVar("_Command")
 
 @dataclass(frozen=True)
 class ConfigCommand:
-    """Print a config as JSON, with the fields that flags change, or in what two configs differ."""
+    """Print a config as JSON, with overrides from flags, or the differences between two configs."""
 
     examples: ClassVar = (
         "base",
@@ -29,17 +29,17 @@ class ConfigCommand:
         "configs/base.py --model.d-ff 4096 --diff runs/mine",
     )
     workdir: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="CONFIG")] = tyro.MISSING
-    """Config file, as configs/base.py or configs/grid.py:NAME; the name of one that comes with the
-    package, as base; or the directory of a run, whose config it is."""
+    """Config file, such as configs/base.py or configs/grid.py:NAME; the name of a config in the
+    package, such as base; or a run directory."""
     diff: Annotated[str | None, MAY_STAND_ALONE] = None
-    """Config to compare with, named in the same ways: each field with another value is printed,
-    with the value there -> the value here. Without a value, it is the paper's base model, which is
-    every default."""
+    """Config to compare with, named like CONFIG: print each field that differs, as its value in
+    the compared config -> its value in CONFIG. Without a value, compare with the defaults, which
+    are the paper's base model."""
     fields: ConfigFields = field(default_factory=Config)
 
     def run(self) -> int:
         """Print the config or the differences, and return the exit code."""
-        check_heard()
+        check_stdout_open()
         if self.diff is None:
             print(self.fields.to_json(), end="")
             return 0
@@ -52,7 +52,7 @@ class ConfigCommand:
 
 
 def command_of_config(kind: type[_Command], arguments: Sequence[str], program: str) -> _Command:
-    """Return a command whose first argument names the config that its `fields` begins with."""
+    """Parse a command whose first argument names the config that its `fields` start from."""
 
     def defaults(line: CommandLine) -> _Command:
         fields = with_family(config_named(line.run) if line.run else Config(), line)
@@ -62,9 +62,9 @@ def command_of_config(kind: type[_Command], arguments: Sequence[str], program: s
 
 
 config_command = partial(command_of_config, ConfigCommand)
-"""The function that returns the command that a command line asks for; see `entry_command`."""
+"""Parse the command line of `t2t-jax config`; `entry_command` calls this function by its name."""
 
 
 def config_named(name: str) -> Config:
-    """Return the config of a file, of the package's file of a name, or of a run."""
+    """Load a config from a run directory, a config file, or a config file of the package."""
     return stored_config(opened(name)) or load_config(name)

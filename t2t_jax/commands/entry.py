@@ -1,4 +1,4 @@
-"""The choice of the command for a command line of `t2t-jax`, or of `train.py` and `eval.py`."""
+"""Select the command for a command line of `t2t-jax`, `train.py` or `eval.py`."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 from t2t_jax import version
 from t2t_jax.commands.flag_table import with_plugins
 from t2t_jax.commands.flags import CommandLine, parse_flags, stored_config
-from t2t_jax.commands.groups import all_commands, command_place, identifier
+from t2t_jax.commands.groups import all_commands, command_reference, identifier
 from t2t_jax.commands.model_flags import DecodingFlags
 from t2t_jax.config import Config
 from t2t_jax.errors import UserError, did_you_mean, quote
@@ -21,16 +21,18 @@ _Flags = TypeVar("_Flags")
 
 @runtime_checkable
 class Command(Protocol):
-    """A command with the values of its flags, ready to run."""
+    """A parsed command, ready to run."""
 
     def run(self) -> int:
         """Run the command, and return the exit code."""
 
 
 def entry_command(arguments: Sequence[str], program: str = "t2t-jax") -> Command | None:
-    """Return the command that a command line of `t2t-jax` asks for; None is the list of commands.
+    """Parse a command line into a command; None asks for the list of commands.
 
-    A command line is without the program's name, which is `program` in help and errors.
+    Args:
+      arguments: the command line without the name of the program.
+      program: the name of the program in help and errors.
     """
     name, *flags = arguments or ["--help"]
     names = [name for group in all_commands().values() for name in group]
@@ -53,7 +55,7 @@ def entry_command(arguments: Sequence[str], program: str = "t2t-jax") -> Command
         flags = [version.current_flag(flag, warns=False) for flag in flags]
     if name not in names:
         hint = did_you_mean(name, names, f"see {program} --help")
-        lacks = "" if has_extras() else " (this installation lacks the extras, which have more)"
+        lacks = "" if has_extras() else " (this installation lacks t2t_jax.extras)"
         raise UserError(f"{program} has no command {quote(name)}{lacks}; {hint}")
     kind, current_flags = command_class(name), [*map(version.current_flag, flags)]
     make = getattr(sys.modules[kind.__module__], f"{identifier(name)}_command", None)
@@ -61,34 +63,35 @@ def entry_command(arguments: Sequence[str], program: str = "t2t-jax") -> Command
 
 
 def command_class(name: str) -> type:
-    """Return the dataclass of a command, whose fields are its flags."""
-    place = command_place(name)
-    kind: type = load(place)
+    """Load the dataclass of a command, whose fields are its flags."""
+    reference = command_reference(name)
+    kind: type = load(reference)
     if not is_dataclass(kind):
         raise UserError(
-            f"{place} of a plugin is no dataclass; decorate it, or uninstall the plugin"
+            f"plugin command {reference} is no dataclass; decorate it, or uninstall the plugin"
         )
     return with_plugins(kind, name)
 
 
 def command_of(kind: type[_Flags], flags: Sequence[str], program: str) -> _Flags:
-    """Return a command, of a dataclass of flags, with the values that a command line gives them.
+    """Parse the flags of a command into its dataclass.
 
-    A flag or a value may be refused; so is no flag at all, if the dataclass has `advice` on that.
+    Raises:
+      UserError: a flag or a value is wrong, or there are no flags and the dataclass has `advice`.
     """
     if not flags and (advice := getattr(kind, "advice", "")):
         raise UserError(advice.format(program=program))
     make: Callable[..., _Flags] = kind
 
-    def of_run(line: CommandLine) -> _Flags:
+    def from_run(line: CommandLine) -> _Flags:
         config = stored_config(opened(line.run)) if line.run else None
         return make(decoding=(config or Config()).decoding)
 
-    return parse_flags(kind, flags, program, of_run if issubclass(kind, DecodingFlags) else None)
+    return parse_flags(kind, flags, program, from_run if issubclass(kind, DecodingFlags) else None)
 
 
 def describe_commands(program: str = "t2t-jax") -> str:
-    """Return the list of the commands of a program, as its --help prints it."""
+    """Format the list of commands, as `t2t-jax --help` prints it."""
     lines = [f"usage: {program} COMMAND [--flag value ...]"]
     for group, commands in all_commands().items():
         lines += ["", f"{group}:"]

@@ -1,4 +1,4 @@
-"""The command that scores a model on a split of a corpus, in the measures of its task."""
+"""The command `evaluate`: score a model on a split of a corpus with the metrics of its task."""
 
 import contextlib
 import dataclasses
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, ClassVar
 
 from t2t_jax.commands.model_flags import DecodingFlags, LanguageFlags
-from t2t_jax.commands.streams import check_heard, writing
+from t2t_jax.commands.streams import check_stdout_open, writing
 from t2t_jax.commands.tables import print_result
 from t2t_jax.config import DataConfig, DecodingConfig
 from t2t_jax.data.corpus import Corpus, open_corpus
@@ -23,38 +23,38 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EvaluateCommand(LanguageFlags, DecodingFlags):
-    """Score a model on a split of its corpus. The task of the run chooses the measures.
+    """Score a model on a split of its corpus, with the metrics of its task.
 
-    Translations have BLEU as sacreBLEU and as the paper compute it, and chrF; trees have labelled
-    recall, precision and F1 as EVALB computes them; language models have bits per byte and
-    character; labels have accuracy. All have loss and perplexity.
+    Translations are scored with sacreBLEU, BLEU as in the paper, and chrF; trees with labeled
+    recall, precision and F1 as in EVALB; language models with bits per byte and per character;
+    labels with accuracy. Every task also has loss and perplexity.
     """
 
     examples: ClassVar = ("runs/base", "runs/base --split dev --beam-size 1 --json")
     command: ClassVar = "evaluate"
     split: tuple[str, ...] = ("test",)
-    """Splits of the corpus: train, dev, test, or other test sets by their names."""
+    """Splits of the corpus to score: train, dev, test, or the names of other test sets."""
     corpus: str | None = None
-    """Corpus to score on, as data.corpus names it; None is the corpus of training."""
+    """Corpus to score on, in the syntax of data.corpus; None is the training corpus."""
     num_sentences: int | None = None
-    """Sentences, documents or images to score, counted from the first; None is all."""
+    """Number of sentences, documents or images to score, from the first; None is all."""
     json: bool = False
     """Print one JSON object instead of a table."""
     output: Path | None = None
-    """File for the model's answers, one line each; for a single split."""
+    """File to write the model outputs to, one per line; requires a single split."""
     before_averaging: bool = False
-    """Also score the parameters of the newest checkpoint, without any average."""
+    """Also score the parameters of the newest checkpoint without averaging."""
     cache_dir: str | None = None
-    """Directory for tokenized corpora; None is the run's data.cache_dir."""
+    """Cache directory for tokenized corpora; None is the run's data.cache_dir."""
 
     def run(self) -> int:
         """Evaluate, add the scores to the run's `scores.jsonl`, and print them."""
         if not self.split:
-            raise UserError("--split names no split; give one, such as test, or leave it out")
+            raise UserError("--split names no split; name one, such as test, or leave the flag out")
         if self.output is not None and len(self.split) > 1:
             raise UserError(
-                f"--output {self.output} holds the model's answers to one split, and --split "
-                f"names {len(self.split)}; give one of them at a time"
+                f"--output {self.output} takes the model outputs of one split, but --split names "
+                f"{len(self.split)}; score one split at a time"
             )
         newest = [dataclasses.replace(self, average=1)] if self.before_averaging else []
         records, corpus = [], None
@@ -76,16 +76,16 @@ class EvaluateCommand(LanguageFlags, DecodingFlags):
             from t2t_jax.workdir import read_config
 
             config = read_config(self.workdir[0])
-            for place in rows("remarks").values():
-                for line in load(place)(config, records):
+            for reference in rows("remarks").values():
+                for line in load(reference)(config, records):
                     print_result(line)
         return 0
 
     def _output(self) -> contextlib.AbstractContextManager[BinaryIO | None]:
-        """Open the file for the answers, so that a bad path is refused before the evaluation."""
+        """Open the output file before the evaluation, to report a bad path early."""
         if self.output is not None:
             return writing(self.output)
-        check_heard("name a file for the model's answers with --output")
+        check_stdout_open("name an output file with --output")
         return contextlib.nullcontext()
 
     def _corpus(self, data: DataConfig) -> Corpus:
@@ -94,26 +94,26 @@ class EvaluateCommand(LanguageFlags, DecodingFlags):
         from t2t_jax.workdir import read_config
 
         corpus = open_corpus(dataclasses.replace(data, corpus=self.corpus or data.corpus))
-        task, of_corpus = task_of(data.corpus, data.task), task_of(corpus.name, corpus.task)
-        if task is not of_corpus:
+        task, corpus_task = task_of(data.corpus, data.task), task_of(corpus.name, corpus.task)
+        if task is not corpus_task:
             raise UserError(
-                f"{self.workdir[0]} is {task.model}, and {corpus.name} is for {of_corpus.model}; "
+                f"{self.workdir[0]} is {task.model}, and {corpus.name} is for {corpus_task.model}; "
                 "name another --corpus"
             )
         defaults = read_config(self.workdir[0]).decoding, DecodingConfig()
         if not task.searches and (self.seed or self.decoding not in defaults):
             raise UserError(
-                f"{self.workdir[0]} is {task.model}, whose scores need no search; leave out --seed "
-                "and the flags of decoding"
+                f"{self.workdir[0]} is {task.model}, whose scores need no beam search; leave out "
+                "--seed and the decoding flags"
             )
         return corpus
 
     def _evaluate(
         self, translator: "Translator", corpus: Corpus, split: str, file: BinaryIO | None
     ) -> Record:
-        """Score a model on a split, and write its answers to a file.
+        """Score a model on a split and write its outputs to a file.
 
-        The record of a single run is added to its `scores.jsonl`.
+        For a single run, append the record to its `scores.jsonl`; for an ensemble, do not.
         """
         from t2t_jax.run.evaluation import evaluate, score_record
         from t2t_jax.tasks import task_of
@@ -158,7 +158,7 @@ def _table(record: Record) -> "Table":
 
 
 def which_average(record: Record) -> tuple[str, str]:
-    """Return the table cells that say which average of the parameters was scored."""
+    """Format two table cells: how many checkpoints were averaged, and which ones."""
     steps = ", ".join(f"{step:,}" for step in record["checkpoints"])
     number = f"{len(record['checkpoints'])}"
     decays = record.get("ema_decays", [])
@@ -167,5 +167,5 @@ def which_average(record: Record) -> tuple[str, str]:
     names = ", ".join(map(str, decays))
     if len(decays) == len(record["checkpoints"]):
         return "", f"moving average of the parameters, decay {names}, after step {steps}"
-    some = f"{len(decays)} of the models by a moving average, decay {names}"
-    return number, f"checkpoints of step {steps}; {some}"
+    averaged = f"{len(decays)} of the models by a moving average, decay {names}"
+    return number, f"checkpoints of step {steps}; {averaged}"

@@ -1,4 +1,4 @@
-"""The command that continues text with a language model."""
+"""The command `generate`: continue text with a language model."""
 
 import sys
 from contextlib import nullcontext
@@ -16,40 +16,41 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GenerateCommand(RunFlags):
-    """Continue text with a model that was trained with data.task=language_modelling.
+    """Continue text with a language model, trained with data.task=language_modelling.
 
-    Each prompt gives one line: the prompt and the text that the model writes after it. On a
-    terminal, the text of a single prompt is written as it comes.
+    For each prompt, the command writes one line: the prompt and its continuation. On a terminal,
+    the text of a single prompt is streamed.
     """
 
     examples: ClassVar = ("runs/lm --prompt 'Once upon a time' --max-tokens 100",)
     prompt: tuple[str, ...] = ()
-    """Texts to continue; without any, each line of the input is a prompt. "" begins a new text."""
+    """Texts to continue; without --prompt, each line of the input is a prompt. "" starts a new
+    text."""
     input: Path | None = None
-    """File of prompts, one a line, plain or .gz; None is the standard input."""
+    """File of prompts, one per line, plain or .gz; None is the standard input."""
     output: Path | None = None
-    """File to write, all of it or nothing; None is the standard output."""
+    """Output file, written atomically; None is the standard output."""
     max_tokens: int = 64
-    """Most subwords to write; a text may end earlier."""
+    """Maximum number of subwords to generate; a text may end earlier."""
     stop: tuple[str, ...] = ()
-    """Strings that end the text, which stops before the first of them."""
+    """Stop strings: the text ends before the first stop string."""
     temperature: float = 0.8
-    """0 takes the most probable subwords; above 0, sample from the model at this temperature."""
+    """Sampling temperature; 0 selects the most probable subwords."""
     top_k: int = 0
-    """When sampling, draw from the k most probable subwords; 0 means all."""
+    """Sample only from the k most probable subwords; 0 is all."""
     top_p: float = 0.95
-    """When sampling, draw from the smallest set of subwords that holds this probability."""
+    """Sample only from the smallest set of subwords with at least this probability (nucleus)."""
     beam_size: int = 1
-    """Number of hypotheses kept alive for each prompt; for temperature 0."""
+    """Beam size at temperature 0."""
     min_length: int = 0
-    """Fewest subwords before the end of a text."""
+    """Minimum number of subwords of a continuation."""
     no_repeat_ngram_size: int = 0
-    """Length in subwords of sequences that are never written twice; 0 allows all."""
+    """Never generate an n-gram of this many subwords twice; 0 allows repetition."""
     seed: int = 0
-    """Seed of sampling."""
+    """Random seed for sampling."""
 
     def run(self) -> int:
-        """Write a line for every prompt, and return the exit code."""
+        """Write a line for each prompt, and return the exit code."""
         if self.prompt and self.input is not None:
             raise UserError("give prompts with --prompt or in the file of --input, not with both")
         with writing(self.output) as file:
@@ -60,7 +61,7 @@ class GenerateCommand(RunFlags):
                 and sys.stdout.isatty()
                 and (self.beam_size == 1 or self.temperature > 0)
             ):
-                return self._write_as_it_comes(translator, self.prompt[0])
+                return self._stream(translator, self.prompt[0])
             done = 0
             with nullcontext([[*self.prompt]]) if self.prompt else reading(self.input) as chunks:
                 for prompts in chunks:
@@ -69,7 +70,7 @@ class GenerateCommand(RunFlags):
                     done += len(prompts)
         return 0
 
-    def _write_as_it_comes(self, translator: "Translator", prompt: str) -> int:
+    def _stream(self, translator: "Translator", prompt: str) -> int:
         from t2t_jax.tasks.language_modelling import stream
 
         sys.stdout.write(prompt.rstrip())
@@ -83,8 +84,8 @@ class GenerateCommand(RunFlags):
         from t2t_jax.tasks.language_modelling import generate
 
         texts = generate(translator, prompts, first_line=first_line, **self._settings)
-        whole = (prompt.rstrip() + text for prompt, text in zip(prompts, texts, strict=True))
-        return [f"{' '.join(text.splitlines())}\n".encode() for text in whole]
+        continued = (prompt.rstrip() + text for prompt, text in zip(prompts, texts, strict=True))
+        return [f"{' '.join(text.splitlines())}\n".encode() for text in continued]
 
     @property
     def _settings(self) -> dict[str, Any]:

@@ -34,15 +34,15 @@ _NAMES = [name for names in _CORE.values() for name in names]
 
 @cache
 def all_commands() -> Mapping[str, Mapping[str, str]]:
-    """Return the commands of `t2t-jax`, those of plugins too: a line about each, by group."""
-    found = {group: {**lines} for group, lines in _CORE.items()}
+    """Return a line about each command of `t2t-jax`, including plugins, by group."""
+    groups = {group: {**lines} for group, lines in _CORE.items()}
     for name, (group, about) in rows("commands", _NAMES).items():
-        found.setdefault(group, {})[name] = about
-    return found
+        groups.setdefault(group, {})[name] = about
+    return groups
 
 
-def command_place(name: str) -> str:
-    """Return the place of the dataclass of a command, as MODULE:NAME."""
+def command_reference(name: str) -> str:
+    """Return the object reference of the dataclass of a command, as MODULE:NAME."""
     file = identifier(name)
     kind = "".join(map(str.capitalize, file.split("_"))) + "Command"
     if name in _NAMES:
@@ -52,7 +52,7 @@ def command_place(name: str) -> str:
 
 
 def identifier(name: str) -> str:
-    """Return the name of a command as Python spells it."""
+    """Convert the name of a command to a Python identifier."""
     return name.replace("-", "_").replace(" ", "_")
 
 
@@ -60,7 +60,7 @@ _FOR_EVERY_MODEL = "evaluate", "figures", "export"
 
 
 def check_command(command: str, runs: Iterable[Path]) -> None:
-    """Refuse a run whose model the command is not for, and name a command for that model."""
+    """Raise a `UserError` for a run whose model the command does not support."""
     from t2t_jax.tasks import task_of
     from t2t_jax.workdir import read_config
 
@@ -72,16 +72,17 @@ def check_command(command: str, runs: Iterable[Path]) -> None:
 
 
 def wrong_command(command: str, subject: str, facts: TaskFacts) -> UserError:
-    """Return the error for a command that is not for the models of a task.
+    """Make the error for a command that does not support the models of a task.
 
     Args:
-      subject: a clause that says what the model is, as "runs/a is a parser".
-      facts: the facts of the task. The error names a command for such models, of the same group if
-        there is one.
+      command: the name of the unsupported command.
+      subject: a clause about the model, such as "runs/a is a parser".
+      facts: the facts of the task. The error names a supported command, from the same group if
+        possible.
     """
     [group] = (names for names in all_commands().values() if command in names)
-    known = (name for name in (*facts.commands, *_FOR_EVERY_MODEL) if name in group)
-    fits = next(known, facts.commands[0])
+    supported = (name for name in (*facts.commands, *_FOR_EVERY_MODEL) if name in group)
+    fits = next(supported, facts.commands[0])
     return UserError(
         f"{subject}, and t2t-jax {command} is not for such a model; use t2t-jax {fits}"
     )

@@ -1,4 +1,4 @@
-"""The command that begins a project: a config, a page and a script for an own corpus."""
+"""The command `init`: write a config, a README and a script for a new corpus."""
 
 import os
 import re
@@ -21,18 +21,18 @@ _LANGUAGE = re.compile(r"\w[\w-]*")
 
 @dataclass(frozen=True)
 class InitCommand:
-    """Write a config, a README and a script, with which an own corpus is trained on.
+    """Write a config, a README and a script to train on your own corpus.
 
-    Nothing is asked and nothing is replaced: a directory with files of these names is refused.
+    The command asks no questions. It fails if one of these files exists.
     """
 
     examples: ClassVar = ("translator", "translator --source de --target en")
     directory: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")] = tyro.MISSING
-    """The directory for the files, which is made if missing."""
+    """Directory to write the files to."""
     source: str = "en"
-    """Language to translate from, as the names of the files of text end."""
+    """Source language: the suffix of the text files, as in train.en."""
     target: str = "de"
-    """Language to translate into, as the names of the files of text end."""
+    """Target language: the suffix of the text files, as in train.de."""
 
     def run(self) -> int:
         """Write the files, print what to do next, and return the exit code."""
@@ -54,14 +54,14 @@ class InitCommand:
         for flag, language in (("source", self.source), ("target", self.target)):
             if not _LANGUAGE.fullmatch(language):
                 raise UserError(
-                    f"--{flag} {quote(language)} is no language; give the end of the names of your "
-                    "files of text, such as de for train.de"
+                    f"--{flag} {quote(language)} is no language; give the suffix of your text "
+                    "files, such as de for train.de"
                 )
         if self.source == self.target:
             raise UserError(f"--source and --target are both {self.source!r}; give two languages")
         check_local(self.directory, "name a directory of this machine")
         check_writable(self.directory)
-        if there := [name for name in _FILES if os.path.lexists(self.directory / name)]:
+        if existing := [name for name in _FILES if os.path.lexists(self.directory / name)]:
             raise UserError(
-                f"{self.directory} has {', '.join(there)} already; move these, or name another DIR"
+                f"{self.directory} already has {', '.join(existing)}; move these, or change DIR"
             )

@@ -1,4 +1,4 @@
-"""The flags by which commands choose a model, and the settings of its decoding."""
+"""Flags that select a model and its decoding settings."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LoadFlags:
-    """Flags that choose checkpoints of a run, and the devices that they are loaded onto."""
+    """Flags that select checkpoints of a run and the devices to load them onto."""
 
     average: int | None = None
-    """Number of the last checkpoints to average (section 6.1; base: 5, big: 20); None is the
-    moving average of a run with training.ema_decay, or else the run's checkpoint.average."""
+    """Number of latest checkpoints to average (section 6.1; base: 5, big: 20); None is the moving
+    average of a run with training.ema_decay, or else the run's checkpoint.average."""
     step: int | Literal["best"] | None = None
-    """Step of the last checkpoint, or best for the best dev score; None is the newest."""
+    """Step of the newest checkpoint to use, or best for the best dev score; None is the newest."""
     parallel: MeshConfig = field(default_factory=MeshConfig)
 
 
 def load_for(command: str, runs: Sequence[Path], flags: LoadFlags) -> "Translator":
-    """Load a run, or the several runs of an ensemble, for a command that is not for all models."""
+    """Check that a command supports the model of each run, and load the run or ensemble."""
     check_command(command, runs)
     from t2t_jax.run.loading import load
 
@@ -37,37 +37,37 @@ def load_for(command: str, runs: Sequence[Path], flags: LoadFlags) -> "Translato
 
 @dataclass(frozen=True)
 class RunFlags(LoadFlags):
-    """Flags that choose a trained model, with its directory as an argument without a flag."""
+    """Flags that select one trained model, with its directory as a positional argument."""
 
     workdir: OneRun = tyro.MISSING
-    """Directory of the run."""
+    """Run directory."""
 
 
 @dataclass(frozen=True)
 class ModelFlags(LoadFlags):
-    """Flags that choose a trained model."""
+    """Flags that select a trained model or an ensemble."""
 
     command: ClassVar[str]
     """Name of the command."""
     workdir: Runs = tyro.MISSING
-    """Directory of the run; several are an ensemble, which predicts their mean probabilities."""
+    """Run directory; several form an ensemble, which averages their probabilities."""
 
     def load(self) -> "Translator":
-        """Load the run, or the several runs of an ensemble, as one translator."""
+        """Load the run or the ensemble as one translator."""
         return load_for(self.command, self.workdir, self)
 
 
 @dataclass(frozen=True)
 class LanguageFlags(ModelFlags):
-    """Flags that choose a trained model, and two languages of a model of several, such as NLLB."""
+    """Flags that select a trained model, and the language pair of a multilingual model."""
 
     source_language: str | None = None
-    """Source language, for a model of several; None is the run's."""
+    """Source language, for a multilingual model; None is the language of the run."""
     target_language: str | None = None
-    """Target language, for a model of several; None is the run's."""
+    """Target language, for a multilingual model; None is the language of the run."""
 
     def load(self) -> "Translator":
-        """Load the model, for these languages."""
+        """Load the model for this language pair."""
         translator = super().load()
         languages = self.source_language, self.target_language
         return translator.between(*languages) if any(languages) else translator
@@ -75,10 +75,10 @@ class LanguageFlags(ModelFlags):
 
 @dataclass(frozen=True)
 class DecodingFlags(ModelFlags):
-    """Flags that choose a trained model, and the settings of its decoding."""
+    """Flags that select a trained model and its decoding settings."""
 
     seed: int = 0
-    """Seed of sampling (temperature above 0)."""
+    """Random seed for sampling (temperature above 0)."""
     decoding: Annotated[DecodingConfig, BARE] = field(default_factory=DecodingConfig)
 
     @property

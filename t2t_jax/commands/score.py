@@ -1,4 +1,4 @@
-"""The command that scores given translations by their probability under a model."""
+"""The command `score`: compute the probability of translations under a model."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,22 +15,23 @@ from t2t_jax.data.lines import check_aligned, read_lines
 class ScoreCommand(LanguageFlags):
     """Compute the log-probability of given translations under a model (forced decoding).
 
-    Each pair of lines gives a line `log-probability ||| log-probability of each subword`, in nats,
-    with the end of the sentence. With --subwords each is written as `subword=log-probability`.
+    For each sentence pair, the command writes a line `log-probability ||| log-probability of each
+    subword`, in nats, including the end-of-sentence token. With --subwords, it writes
+    `subword=log-probability` for each subword.
     """
 
     command: ClassVar = "score"
     source: Path = tyro.MISSING
-    """File of source sentences."""
+    """File of source sentences, one per line."""
     target: Path = tyro.MISSING
-    """File of their translations, line by line."""
+    """File of translations, line by line parallel to --source."""
     output: Path | None = None
-    """File to write, all of it or nothing; None is the standard output."""
+    """Output file, written atomically; None is the standard output."""
     subwords: bool = False
-    """Write the subwords too."""
+    """Also write the subwords."""
 
     def run(self) -> int:
-        """Write a line for each pair of sentences, and return the exit code."""
+        """Write a line for each sentence pair, and return the exit code."""
         from t2t_jax.decoding.scoring import score
 
         sources, targets = list(read_lines(self.source)), list(read_lines(self.target))
@@ -38,10 +39,10 @@ class ScoreCommand(LanguageFlags):
         with writing(self.output) as file:
             translator = self.load()
             scores = score(translator, sources, targets)
-            pieces = translator.vocabulary.target_pieces([one.tokens for one in scores])
-            for one, subwords in zip(scores, pieces, strict=True):
-                tokens = [f"{log_prob:.4f}" for log_prob in one.token_log_probs]
+            pieces = translator.vocabulary.target_pieces([pair.tokens for pair in scores])
+            for pair, subwords in zip(scores, pieces, strict=True):
+                tokens = [f"{log_prob:.4f}" for log_prob in pair.token_log_probs]
                 if self.subwords:
                     tokens = list(map("=".join, zip(subwords, tokens, strict=True)))
-                file.write(f"{one.log_prob:.4f} ||| {' '.join(tokens)}\n".encode())
+                file.write(f"{pair.log_prob:.4f} ||| {' '.join(tokens)}\n".encode())
         return 0

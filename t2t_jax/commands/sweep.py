@@ -1,4 +1,4 @@
-"""The command that trains a grid of configs and compares them in a table."""
+"""The command `sweep`: train a grid of configs and compare them in a table."""
 
 import shlex
 from collections.abc import Sequence
@@ -32,8 +32,8 @@ _USAGE = (
 class SweepCommand:
     """Train and score every variant of a grid, and write a table that compares them.
 
-    Each variant and seed has a process and a run directory of its own. Finished ones are skipped,
-    interrupted ones go on where they were, and one that fails does not stop the others.
+    Each combination of variant and seed is a run with a separate process and run directory. The
+    sweep skips finished runs, resumes interrupted runs, and continues after a failed run.
     """
 
     lists_fields: ClassVar = False
@@ -44,69 +44,69 @@ class SweepCommand:
         "runs/x --seeds 3",
     )
     config: str | None = None
-    """Config file with VARIANTS, such as configs/table3.py; or with --vary, one config, as train
-    takes it. A directory that has a grid needs none."""
+    """Config file with VARIANTS, such as configs/table3.py; with --vary, a config as for train.
+    Not needed if DIR already has a grid."""
     vary: Annotated[tuple[str, ...], REPEATED] = ()
-    """FIELD=VALUES, as model.d_ff=1024,2048, or a range of N values, FIELD=LEAST:MOST:logN or
-    :linN. Fields after one --vary change together; each further --vary multiplies the rows."""
+    """FIELD=VALUES, such as model.d_ff=1024,2048, or a range of N values, FIELD=LOW:HIGH:logN or
+    :linN. Fields after the same --vary change together; several --vary give all combinations."""
     workdir: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")] = None
-    """Directory of the grid, for runs in VARIANT/seedN/, the grid itself in grid.py, seeds.csv,
+    """Directory of the sweep. It holds the runs in VARIANT/seedN/, the grid in grid.py, seeds.csv,
     curves.csv, and table.md, .tex, .csv, .png and .pdf."""
     only: tuple[str, ...] = ()
-    """Variants to train, as names or patterns such as 'A-*'; the table still has all of them."""
+    """Variants to train, as names or patterns such as 'A-*'; the table still lists all variants."""
     first: tuple[str, ...] = ()
-    """Variants to train ahead of the others, with all of their seeds, as names or patterns."""
+    """Variants to train first, with all of their seeds, as names or patterns."""
     seeds: int | None = None
-    """Number of seeds of each variant, counted from its training.seed; without it as many as the
-    directory has been given, or else 1."""
+    """Number of seeds per variant, counted from its training.seed. By default, the number recorded
+    in the directory, or else 1."""
     launcher: Literal["local", "slurm"] = "local"
-    """Train in processes of this machine, or in jobs of a Slurm cluster (through submitit)."""
+    """Train in processes on this machine, or in Slurm jobs (submitted with submitit)."""
     jobs: int = 1
-    """Number of processes at once on this machine, at most that of its GPUs, if it has any; each
-    process has its share of the cores, and GPUs of its own."""
+    """Number of parallel processes on this machine, at most one per GPU if there are GPUs. Each
+    process gets exclusive GPUs and a share of the CPU cores."""
     slurm: tuple[str, ...] = ()
-    """Settings of the jobs, as name=value: timeout_min=1440 slurm_partition=gpu gpus_per_node=8."""
+    """Settings of jobs, as name=value: timeout_min=1440 slurm_partition=gpu gpus_per_node=8."""
     halving: str | None = None
-    """Give up on variants that look bad early: rungs=3,keep=0.33 pauses all at two rungs, and a
-    third of them goes on from each, as the base always does; with ,asha no variant waits."""
+    """Stop weak variants early (successive halving): rungs=3,keep=0.33 pauses all variants at two
+    rungs, and continues the best third and the base at each. With ,asha, no variant waits."""
     tune: tuple[str, ...] = ()
-    """Fields that each variant has its own best value of, as model.dropout_rate=0.1,0.3 or
-    training.learning_rate_factor=0.5:2:log5; the table compares the variants at their best."""
+    """Fields to tune for each variant, such as model.dropout_rate=0.1,0.3 or
+    training.learning_rate_factor=0.5:2:log5. The table compares each variant at its best value."""
     sampler: Literal["optuna:tpe", "optuna:random"] | None = None
-    """Sampler that proposes values for --tune, whose ranges then have no number: 0.5:2:log."""
+    """Sampler that proposes values for --tune; its ranges then have no count, as in 0.5:2:log."""
     trials: int | None = None
-    """Values that the sampler proposes for each variant."""
+    """Number of values that the sampler proposes for each variant."""
     max_hours: float | None = None
-    """Hours after which nothing more begins, and what runs here stops with a checkpoint."""
+    """Time limit in hours: then no run starts, and local runs stop with a checkpoint."""
     dry_run: bool = False
-    """List the variants with their differences from the base, parameters and steps, and the
-    figures of the paper; train nothing."""
+    """List the variants with their differences from the base, parameter counts, steps, and results
+    in the paper; train nothing."""
     report: bool = False
-    """Write the table of the finished runs, and train nothing."""
+    """Write the table of the finished runs; train nothing."""
     rename: str | None = None
-    """Rename a row of the directory, as OLD=NEW, and train nothing. Change the name in the config
-    file, too."""
+    """Rename a variant in the directory, as OLD=NEW; train nothing. Also change the name in the
+    config file."""
     base: str | None = None
-    """With --report, the variant with which the table compares the others."""
+    """With --report, the baseline variant of the table."""
     split: Literal["dev", "test"] = "dev"
-    """Split of the table. test scores the finished cells on it at the end, once; dev still makes
-    all choices. With --report, the table has the existing scores."""
+    """Split that the table reports. With test, finished runs are scored on test once, at the end;
+    all choices are still made on dev. With --report, the table uses existing scores."""
     again: bool = False
-    """Score cells that are new or changed since the scoring on test. The table reports it."""
+    """Score runs on test that are new or changed since the last test scores; the table notes it."""
     comparisons: Literal["base", "all"] = "base"
-    """Comparisons for which p-values are adjusted: of each row with the base (Dunnett), or of all
-    pairs (Holm)."""
+    """Comparisons to adjust p-values for: each variant against the base (Dunnett), or all pairs
+    (Holm)."""
     allow_mixed: bool = False
-    """Pool cells of different code, or whose runs chose different settings, and mark their rows
-    with what differs."""
+    """Pool runs of different code versions or automatic settings, and mark the differences in the
+    table."""
     columns: tuple[str, ...] | None = None
-    """With --report, the columns of table.tex: of variant, differs_in, seeds, perplexity,
+    """With --report, the columns of table.tex, chosen from variant, differs_in, seeds, perplexity,
     perplexity_effect, perplexity_p, score, score_effect, score_p, parameters, steps."""
     fields: ConfigFields = field(default_factory=Config)
-    """The config that --vary varies, with the fields that flags change."""
+    """The config that --vary varies, with overrides from flags."""
 
     def run(self) -> int:
-        """Train the grid, print its table, and return 0 if every wanted cell has a result."""
+        """Train the grid, print its table, and return 0 if every selected run has a result."""
         from t2t_jax.sweep.grid import check_counts, collect, run_grid
         from t2t_jax.sweep.rules import GridRules, chosen_variants, planned_grid
         from t2t_jax.system.atomic_file import check_writable
@@ -114,13 +114,13 @@ class SweepCommand:
         if self.dry_run + self.report + (self.rename is not None) > 1:
             raise UserError("give one of --dry-run, --report and --rename")
         if self.again and (self.split == "dev" or self.report):
-            raise UserError("--again is for a further scoring on test: add --split test to a sweep")
+            raise UserError("--again scores on test again: add --split test, without --report")
         if self.rename is not None:
             return self._rename(self.rename)
         if self.columns is not None and not self.report:
-            raise UserError("--columns chooses columns of table.tex; add --report to write it")
+            raise UserError("--columns selects columns of table.tex; add --report to write it")
         if self.columns == ():
-            raise UserError("--columns is empty; name some, as variant score, or leave it out")
+            raise UserError("--columns is empty; name some, such as variant score, or leave it out")
         tune = tuned_fields(self.tune, for_sampler=self.sampler is not None)
         rules = GridRules(self.halving, tune, self.sampler, self.trials)
         if self.report and rules != GridRules():
@@ -136,7 +136,7 @@ class SweepCommand:
         if self.dry_run:
             from t2t_jax.sweep.tables import listing
 
-            with TemporaryDirectory() as empty:  # planned for its checks of the rules
+            with TemporaryDirectory() as empty:  # planning also checks the rules
                 planned_grid(grid, self.workdir or Path(empty), chosen, seeds, rules)
             console = result_console(highlight=False)
             console.print(listing(grid, chosen, seeds, console.width))
@@ -197,18 +197,18 @@ class SweepCommand:
         return 0
 
     def _grid(self) -> Grid:
-        """Return the grid: of --vary, of the config file, or of the directory."""
+        """Load the grid from --vary, the config file or the directory."""
         from t2t_jax.sweep.stored_grid import stored_grid
 
         if self.vary:
             choices = choices_of(self.vary, self.fields)
-            given = " ".join(f"--vary {shlex.quote(factor)}" for factor in self.vary)
-            title = f"The grid of t2t-jax sweep --config {shlex.quote(str(self.config))} {given}"
+            factors = " ".join(f"--vary {shlex.quote(factor)}" for factor in self.vary)
+            title = f"The grid of t2t-jax sweep --config {shlex.quote(str(self.config))} {factors}"
             grid = checked_grid(product(self.fields, choices), {}, "--vary")
             return grid._replace(source=product_file(self.fields, choices, title))
         if self.fields != Config():
             raise UserError(
-                "flags of fields need --vary; without it, write them into the grid's config file"
+                "config flags need --vary; without it, set the fields in the grid's config file"
             )
         if self.config is not None:
             return load_grid(self.config)
@@ -217,14 +217,14 @@ class SweepCommand:
         return stored_grid(self.workdir)
 
     def _with_base(self, grid: Grid) -> Grid:
-        """Return the grid, compared with the row that --base names."""
+        """Set the baseline of the grid to the variant of --base."""
         if self.base is None:
             return grid
         if not self.report:
-            raise UserError("--base chooses the base of a table; give it with --report")
+            raise UserError("--base selects the baseline of the table; give it with --report")
         if self.base not in grid.variants:
             hint = did_you_mean(self.base, grid.variants, f"it has {', '.join(grid.variants)}")
-            raise UserError(f"--base {quote(self.base)} is no row of the grid; {hint}")
+            raise UserError(f"--base {quote(self.base)} is no variant of the grid; {hint}")
         return grid._replace(compared_with=self.base)
 
     def _seeds(self) -> int:
@@ -236,13 +236,13 @@ class SweepCommand:
 
     def _check_launcher(self) -> None:
         if self.slurm and self.launcher != "slurm":
-            raise UserError("--slurm has settings of jobs, but jobs need --launcher slurm")
+            raise UserError("--slurm sets options of Slurm jobs; add --launcher slurm")
         if self.jobs != 1 and self.launcher == "slurm":
-            raise UserError("--jobs is for this machine; a cluster's queue has its own limits")
+            raise UserError("--jobs is for this machine; leave it out with --launcher slurm")
 
 
 def _print(outcome: "GridOutcome", workdir: Path) -> None:
-    """Print the table of the finished variants, and the path of the whole table."""
+    """Print the table of the finished variants, and the path of the full table."""
     from t2t_jax.sweep.tables import summary
 
     console = result_console(highlight=False)
@@ -252,7 +252,7 @@ def _print(outcome: "GridOutcome", workdir: Path) -> None:
 
 
 def sweep_command(arguments: Sequence[str], program: str) -> SweepCommand:
-    """Return the command that a command line asks for; see `entry_command`."""
+    """Parse the command line of `t2t-jax sweep`; `entry_command` calls this by its name."""
     if not arguments:
         raise UserError(f"{_USAGE}; see --help")
     kind = with_plugins(SweepCommand, "sweep")

@@ -1,4 +1,4 @@
-"""The command that trains a model, or goes on with a run that was stopped."""
+"""The command `train`: train a model, or resume a run."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ _OF_TRAINING = "profile_steps", "metrics_port", "preemption_notices", "mirror_di
 
 @dataclass(frozen=True)
 class TrainCommand:
-    """Train a Transformer, or go on with a run that was stopped."""
+    """Train a Transformer, or resume a run."""
 
     common: ClassVar = ("config", "dry_run")
     examples: ClassVar = (
@@ -39,35 +39,36 @@ class TrainCommand:
         "runs/mine --training.num-train-steps 200000",
     )
     workdir: NewRun = tyro.MISSING
-    """Directory of the run, which may be in a bucket: s3://BUCKET/NAME or gs://BUCKET/NAME."""
+    """Run directory, on disk or in a bucket: s3://BUCKET/NAME or gs://BUCKET/NAME."""
     config: str | None = None
-    """Config file: configs/base.py, or configs/grid.py:NAME; or the directory of another run, for a
-    new run with the same config. A run that goes on needs none."""
+    """Config file, such as configs/base.py or configs/grid.py:NAME; or the directory of another
+    run, for a new run with the same config. Not needed to resume a run."""
     dry_run: bool = False
-    """Check on all processes what a training needs and say what it would do; nothing stays but
-    tokenised text in the cache."""
+    """Check the inputs of training on all processes, and print what training would do. Write
+    nothing except tokenized text in the cache."""
     profile_steps: str | None = None
-    """Write a profile of these steps, FIRST:LAST as 100:105, into the run directory, for xprof and
-    Perfetto. SIGUSR1 makes a training process write one of its next 10 steps."""
+    """Write a profile of steps FIRST:LAST, such as 100:105, into the run directory, for xprof and
+    Perfetto. SIGUSR1 makes a training process profile its next 10 steps."""
     metrics_port: int | None = None
-    """Serve GET /metrics for Prometheus on this port of all interfaces of process 0's host."""
+    """Serve Prometheus metrics at /metrics on this port, on all interfaces of the host of process
+    0."""
     preemption_notices: Cloud | None = None
-    """Ask the metadata server of the cloud for notices of preemption and maintenance, and write a
-    checkpoint at the first one. SIGTERM needs no such flag."""
+    """Poll the metadata server of the cloud for preemption and maintenance notices, and write a
+    checkpoint at the first notice. SIGTERM is handled without this flag."""
     mirror_dir: Path | None = None
-    """For a run in a bucket: the local directory below which it is trained, as uploads come after.
-    By default it is in the user's cache folder."""
+    """For a run in a bucket, the local directory to train in; files are uploaded from there. By
+    default, the user's cache directory."""
     coordinator: str | None = None
-    """For a run of several processes: HOST:PORT of process 0. Without these three flags, the
-    environment (Slurm, Open MPI, a TPU pod) says whether there are several."""
+    """HOST:PORT of process 0, for a run of several processes. By default, the environment (Slurm,
+    Open MPI, a TPU pod) sets the coordinator, the number of processes and the process index."""
     num_processes: int | None = None
-    """For a run of several processes: the number of processes."""
+    """Number of processes, for a run of several processes."""
     process_id: int | None = None
-    """For a run of several processes: the number of this process, from 0."""
+    """Index of this process from 0, for a run of several processes."""
     fields: ConfigFields = field(default_factory=Config)
 
     def run(self) -> int:
-        """Train, or print what training would take, as the flags say, and return the exit code."""
+        """Train, or do a dry run, and return the exit code."""
         if instead := self._instead():
             return instead.run(self.fields)
         from t2t_jax.parallel.devices import all_devices
@@ -80,7 +81,7 @@ class TrainCommand:
         from t2t_jax.run.profile import check_profiled, steps_of
         from t2t_jax.run.trainer import train
 
-        all_devices()  # which may be an error of one line
+        all_devices()  # which raises a UserError if there is none
         profile_steps = steps_of(self.profile_steps) if self.profile_steps else None
         check_profiled(profile_steps, self.fields.training.num_train_steps)
         parts = flags_of_plugins(self)
@@ -105,26 +106,26 @@ class TrainCommand:
         return run.exit_code
 
     def _instead(self) -> TrainingFlags | None:
-        """Return the flags of a plugin that ask for something else than a training, if any."""
+        """Return the plugin flags that replace training by other work, such as --compile-only."""
         parts = flags_of_plugins(self)
         for part in parts:
-            if asked := given_flags(part, part.instead):
-                given = given_flags(self, _OF_TRAINING)
-                for other in parts:
-                    given += [] if other is part else given_flags(other)
-                if given:
+            if replacing := given_flags(part, part.instead):
+                conflicting = given_flags(self, _OF_TRAINING)
+                for plugin in parts:
+                    conflicting += [] if plugin is part else given_flags(plugin)
+                if conflicting:
                     raise UserError(
-                        f"{' and '.join(given)} cannot be given with {asked[0]}, which trains "
-                        "nothing; leave out one of them"
+                        f"{' and '.join(conflicting)} cannot be combined with {replacing[0]}, "
+                        "which trains nothing; leave out one of them"
                     )
                 return part
         return None
 
 
 def train_command(arguments: Sequence[str], program: str = "t2t-jax train") -> TrainCommand:
-    """Return the command that a command line asks for; see `entry_command`.
+    """Parse the command line of `t2t-jax train`; `entry_command` calls this function by its name.
 
-    Fields that no flag names are those of the config file, or else of the run in the directory.
+    The defaults of config flags come from the config file, or else from the run in the directory.
     """
     if not arguments:
         raise UserError(
@@ -146,6 +147,6 @@ def train_command(arguments: Sequence[str], program: str = "t2t-jax train") -> T
 
     command = parse_flags(kind, arguments, program, defaults)
     if base is None:
-        without = f"{workdir} holds no run to go on with" if workdir else "there is no config"
+        without = f"{workdir} holds no run to resume" if workdir else "there is no config"
         raise UserError(f"{without}; name a config, as in --config configs/base.py")
     return command

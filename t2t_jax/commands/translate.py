@@ -1,4 +1,4 @@
-"""The command that translates or parses text."""
+"""The command `translate`: translate or parse text."""
 
 import sys
 from collections.abc import Iterator
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TranslateCommand(LanguageFlags, DecodingFlags):
-    """Translate or parse UTF-8 text: each line of input gives one line of output, in order.
+    """Translate or parse UTF-8 text line by line.
 
-    A parser reads words with spaces between them, and writes a tree in brackets with exactly these
-    words. ( and ) become -LRB- and -RRB-. An output that is not a tree is repaired.
+    A parser reads space-separated words and writes a bracketed tree with exactly these words; ( and
+    ) become -LRB- and -RRB-. Output that is not a tree is repaired.
 
-    Only a line feed ends a line. A line that is too long is split, or refused: in a file, before
-    anything is written. With --num-best or --scores the output has lines of
+    Only a line feed ends a line. A line that is too long is split or refused; in a file, it is
+    refused before any output is written. With --num-best or --scores, an output line is
     `index ||| translation ||| log-probability ||| score`, where index counts input lines from 0.
     """
 
@@ -37,21 +37,21 @@ class TranslateCommand(LanguageFlags, DecodingFlags):
     input: Path | None = None
     """File to translate, plain or .gz; None is the standard input."""
     output: Path | None = None
-    """File to write, all of it or nothing; None is the standard output."""
+    """Output file, written atomically; None is the standard output."""
     num_best: int = 1
-    """Number of translations of each line, best first; at most the beam size."""
+    """Number of translations per line, best first; at most the beam size."""
     scores: bool = False
-    """Write the format with scores for a single translation too."""
+    """Write scores even for a single translation per line."""
     prefix: str | None = None
-    """Text with which every translation begins."""
+    """Text that every translation starts with."""
     prefixes: Path | None = None
-    """File with a line for each line of input: the text with which its translation begins. All of
-    the input is read before the first line is translated."""
+    """File with a prefix for each input line: the text that its translation starts with. The whole
+    input is read before translation starts."""
 
     def run(self) -> int:
-        """Translate some thousand lines at a time, to bound memory, and return the exit code."""
+        """Translate the input in chunks of lines to bound memory, and return the exit code."""
         if self.prefix is not None and self.prefixes is not None:
-            raise UserError("--prefix and --prefixes both say how translations begin; give one")
+            raise UserError("--prefix and --prefixes cannot be combined; give only one of them")
         from t2t_jax.tasks import task_of
         from t2t_jax.tasks.text_to_text import TextToText
 
@@ -65,10 +65,10 @@ class TranslateCommand(LanguageFlags, DecodingFlags):
             done = repaired = 0
             for texts, prefixes in chunks:
                 sources = [task.as_source(text) for text in texts]
-                found = translator.nbest(
+                nbest = translator.nbest(
                     sources, self.num_best, prefixes=prefixes, first_line=done + 1, **self.settings
                 )
-                for index, (source, ranked) in enumerate(zip(sources, found, strict=True)):
+                for index, (source, ranked) in enumerate(zip(sources, nbest, strict=True)):
                     for hypothesis in ranked:
                         text, is_repaired = task.answer(source, hypothesis.text)
                         repaired += is_repaired and hypothesis is ranked[0]
@@ -82,9 +82,9 @@ class TranslateCommand(LanguageFlags, DecodingFlags):
         return 0
 
     def _check_lines(self, translator: "Translator") -> None:
-        """Refuse a file with a line that is too long, before any of its lines is decoded.
+        """Refuse a file with a line that is too long before translating any line.
 
-        Lines of a pipe or of the standard input are checked later, some thousands at a time.
+        Lines of a pipe or of the standard input are checked later, chunk by chunk.
         """
         path = self.input
         if self.decoding.long_lines == "split" or path is None or not path.is_file():
@@ -96,19 +96,19 @@ class TranslateCommand(LanguageFlags, DecodingFlags):
                 done += len(texts)
 
     def _prefixed(self, lines: Iterator[list[str]]) -> Iterator[tuple[list[str], list[str] | None]]:
-        """Return the lines some thousands at a time, with their prefixes; None for no prefixes."""
+        """Yield chunks of lines, each with its prefixes, or with None if there are none."""
         if self.prefixes is None:
-            one = self.prefix
-            return ((texts, None if one is None else [one] * len(texts)) for texts in lines)
+            prefix = self.prefix
+            return ((texts, None if prefix is None else [prefix] * len(texts)) for texts in lines)
         texts, prefixes = [*lines], [*read_lines(self.prefixes)]
         count = sum(map(len, texts))
         if count != len(prefixes):
             raise UserError(
-                f"{self.prefixes} has {len(prefixes):,} lines, and {count:,} lines are to be "
-                "translated; give a prefix for each, and an empty line for none"
+                f"{self.prefixes} has {len(prefixes):,} lines, but the input has {count:,}; "
+                "give one prefix per input line, and an empty line for no prefix"
             )
-        rest = iter(prefixes)
-        return ((some, [*islice(rest, len(some))]) for some in texts)
+        remaining = iter(prefixes)
+        return ((chunk, [*islice(remaining, len(chunk))]) for chunk in texts)
 
 
 def _with_scores(text: str, index: int, hypothesis: "Hypothesis") -> str:

@@ -121,8 +121,7 @@ def _values(flag: str, path: str, part: str) -> list[object]:
         raise UserError(f"{shown} is a range, but {path} takes no numbers; list its values")
     if low >= high or count < 2:
         raise UserError(
-            f"{shown} is an empty range; write LEAST:MOST:{kind}NUMBER, with a NUMBER of values "
-            "from 2 on, which include both ends"
+            f"{shown} is an empty range; write LOW:HIGH:{kind}N, for N >= 2 values from LOW to HIGH"
         )
     if kind == "log" and low <= 0:
         raise UserError(f"{shown} has no geometric steps from {low}; begin above 0, or use lin")

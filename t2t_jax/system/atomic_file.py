@@ -20,27 +20,27 @@ _opening = threading.Lock()
 
 
 class NamedFile(io.FileIO):
-    """A file whose write errors include its name, which the system's errors lack."""
+    """A file whose write errors include its name."""
 
-    def __init__(self, path: str | os.PathLike[str], mode: str, shown: object = None) -> None:
-        """Open the file; errors call it `shown`, or else by its path."""
+    def __init__(self, path: str | os.PathLike[str], mode: str, label: object = None) -> None:
+        """Open the file; errors name it by `label`, or else by its path."""
         super().__init__(path, mode)
-        self._shown = str(path if shown is None else shown)
+        self._label = str(path if label is None else label)
 
     def write(self, data: Any, /) -> int:
-        """Write bytes as `io.FileIO` does, with the file's name in errors."""
+        """Write bytes as `io.FileIO` does."""
         try:
             return super().write(data)
         except OSError as error:
-            error.filename = error.filename or self._shown
+            error.filename = error.filename or self._label
             raise
 
 
 def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
-    """Write a file so that no reader ever sees a part of it, even if a kill ends the writing.
+    """Write a file atomically: a reader sees either the old or the new content.
 
     Raises:
-      UserError: the file cannot be written; its old content is still there.
+      UserError: the file cannot be written; its old content is kept.
     """
     with writing_whole(path) as file:
         file.write(content)
@@ -48,27 +48,26 @@ def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
 
 @contextmanager
 def writing_whole(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Open a file to write to, which takes its name once it is complete and on the disk.
+    """Open a temporary file, and rename it to `path` once it is complete and on the disk.
 
-    It is written beside its path under a hidden name with the id of this process. After an error in
-    the `with` block, and when a signal ends the program, that file is removed. An object of a
-    bucket is written on this machine, and uploaded at the end.
+    The hidden temporary file is in the same directory. After an error in the `with` block, and when
+    a signal ends the program, it is removed. For a path in a bucket, the temporary file is on this
+    machine, and is uploaded at the end.
 
     Raises:
-      UserError: the file cannot be written; its old content is still there.
+      UserError: the file cannot be written; its old content is kept.
     """
     path = as_path(path)
     check_own(path)
-    with _sent(path) if isinstance(path, BucketPath) else _renamed(path) as file:
+    with _upload(path) if isinstance(path, BucketPath) else _write_and_rename(path) as file:
         yield file
 
 
 @contextmanager
 def writing_directory(path: Path) -> Iterator[Path]:
-    """Make a directory to fill, which takes its name once it is complete.
+    """Make a hidden temporary directory, and rename it to `path` once it is complete.
 
-    It is filled beside its path under a hidden name. After an error in the `with` block, and when
-    a signal ends the program, it is removed.
+    After an error in the `with` block, and when a signal ends the program, it is removed.
 
     Raises:
       UserError: the directory cannot be made, exists and is not empty, or is in a bucket.
@@ -86,23 +85,23 @@ def writing_directory(path: Path) -> Iterator[Path]:
 
 
 def check_writable(directory: Path) -> None:
-    """Refuse a directory, which may not exist yet, that is not writable.
+    """Raise a `UserError` if a directory, which may not exist yet, is not writable.
 
-    Missing credentials for writing to a bucket show only at the first write.
+    For a bucket, missing write permission only fails at the first write.
     """
     check_own(directory)
     if isinstance(directory, BucketPath):
-        directory.exists()  # which refuses a bucket that is none
+        directory.exists()  # raises a UserError if there is no such bucket
         return
-    there = next(path for path in (directory, *directory.absolute().parents) if path.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK):
+    parent = next(path for path in (directory, *directory.absolute().parents) if path.exists())
+    if not parent.is_dir() or not os.access(parent, os.W_OK):
         raise UserError(
-            f"cannot write {directory}: {there} is not a writable directory; choose another"
+            f"cannot write {directory}: {parent} is not a writable directory; choose another"
         )
 
 
 def check_place(path: Path) -> None:
-    """Refuse an unwritable file, before the work that produces it.
+    """Check that a file can be written, before the work that produces it.
 
     Raises:
       UserError: its directory is missing or not writable.
@@ -113,8 +112,8 @@ def check_place(path: Path) -> None:
 
 
 @contextmanager
-def _sent(path: BucketPath) -> Iterator[BinaryIO]:
-    """Open a temporary file of this machine, and upload it to a bucket once it is complete."""
+def _upload(path: BucketPath) -> Iterator[BinaryIO]:
+    """Open a temporary file on this machine, and upload it to a bucket once it is complete."""
     with (
         tempfile.NamedTemporaryFile(prefix="t2t_jax-", delete=False) as file,
         removed_at_end(Path(file.name)) as unfinished,
@@ -126,11 +125,11 @@ def _sent(path: BucketPath) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def _renamed(path: Path) -> Iterator[BinaryIO]:
-    """Open a file under a hidden name, which takes the name of `path` once it is on the disk."""
+def _write_and_rename(path: Path) -> Iterator[BinaryIO]:
+    """Open a hidden temporary file, and rename it to `path` once it is on the disk."""
     with removed_at_end(_hidden_name(path)) as unfinished:
         with errors_named(path), _opening:
-            file = io.BufferedWriter(NamedFile(unfinished, "xb", shown=path))
+            file = io.BufferedWriter(NamedFile(unfinished, "xb", label=path))
         try:
             yield file
         except BaseException as error:
@@ -149,7 +148,7 @@ def _renamed(path: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def removed_at_end(path: Path) -> Iterator[Path]:
-    """Remove a file or an object at the end of a block, and when a signal ends the program."""
+    """Remove a file or an object at the end of a block or when a signal ends the program."""
     _unfinished.add(path)
     try:
         yield path
@@ -159,14 +158,14 @@ def removed_at_end(path: Path) -> Iterator[Path]:
 
 
 def remove_unfinished() -> None:
-    """Remove the unfinished files when a signal ends the program, and allow no new ones."""
+    """Remove unfinished files when a signal ends the program, and block new ones."""
     _opening.acquire(timeout=1)  # and never released
     for unfinished in list(_unfinished):
         _remove(unfinished)
 
 
 def _remove(unfinished: Path) -> None:
-    with suppress(OSError, UserError):  # the latter where a store is away
+    with suppress(OSError, UserError):  # UserError: the store is unreachable
         if unfinished.is_dir():
             shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.unlink(missing_ok=True)
@@ -179,7 +178,7 @@ def _hidden_name(path: Path) -> Path:
 
 @contextmanager
 def errors_named(path: Path) -> Iterator[None]:
-    """Turn an error of the system within a block into one that says why a file is not written."""
+    """Convert an `OSError` in a block to a `UserError` that names the file and a remedy."""
     try:
         yield
     except OSError as error:
@@ -187,7 +186,7 @@ def errors_named(path: Path) -> Iterator[None]:
 
 
 def cannot_write(path: str | os.PathLike[str], error: OSError) -> UserError:
-    """Return the error that says why a file cannot be written, with a remedy."""
+    """Make the error for a file that cannot be written, with a remedy."""
     path = as_path(path)
     parent = path.parent
     if not isinstance(path, BucketPath) and not os.path.isdir(parent):

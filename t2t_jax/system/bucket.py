@@ -1,15 +1,14 @@
-"""Paths in object stores: `s3://bucket/name` and `gs://bucket/name`, beside those of file systems.
+"""Paths in object stores: `s3://bucket/name` and `gs://bucket/name`.
 
-`as_path` makes a path from a name. The rest of the program uses both kinds like any `Path`. An
+`as_path` makes a path from a name. The rest of the program uses a `BucketPath` like any `Path`. An
 object store differs from a file system:
 
-- A directory is a common prefix of object names. An empty one is an object `.directory`.
-- An object is written whole, or not at all, so there is nothing to rename. Each append writes the
-  whole object again.
+- A directory is a common prefix of object names. An empty directory is an object `.directory`.
+- Writing an object is atomic, so nothing is renamed. Each append uploads the whole object again.
 - Readers download an object to this machine first.
 
-fsspec reaches the stores through its packages s3fs and gcsfs. They read the settings, the
-credentials and the address of the store from the same sources as the store's tools.
+fsspec accesses the stores through s3fs and gcsfs, which read settings, credentials and endpoints
+from the same sources as the command-line tools of the stores.
 """
 
 import errno
@@ -43,25 +42,24 @@ _ADDRESSES = {
 }
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _CHECKSUMS = "md5Hash", "crc32c", "ETag", "etag"
-_AT_ONCE = 8  # objects that are sent or fetched at the same time
+_AT_ONCE = 8  # concurrent uploads or downloads
 _EMPTY_DIRECTORY = ".directory"
-_Name: TypeAlias = str | None  # of an encoding, of its treatment of errors, or of a line's end
+_Name: TypeAlias = str | None  # of an encoding, an error handler or a newline
 
 
 def as_path(name: str | os.PathLike[str]) -> Path:
-    """Return the path of a file, a directory or an object, by its name.
+    """Make a `BucketPath` from `s3://bucket/name` or `gs://bucket/name`, or else a `Path`.
 
-    A name `s3://bucket/name` or `gs://bucket/name` gives a `BucketPath`, another an ordinary path.
-    `system.opening.opened` takes the names of runs on the hub and in archives too.
+    `system.opening.opened` also resolves runs on the hub and in archives.
 
     Raises:
-      UserError: the name is that of a run on the hub, which is read-only, or of an unknown store.
+      UserError: the name is a run on the hub, which is read-only, or in an unknown store.
     """
     text = os.fspath(name)
     if text.startswith("hf:/"):
         raise UserError(
-            f"{text} is on the hub, where runs are only read; name a directory or a bucket, and "
-            "send the run there by t2t-jax publish"
+            f"{text} is on the hub, where runs are read-only; name a directory or a bucket, and "
+            "upload the run with t2t-jax publish"
         )
     # An ordinary path that was made of such a name has lost one of the two slashes.
     if match := _SCHEME.match(text):
@@ -70,20 +68,19 @@ def as_path(name: str | os.PathLike[str]) -> Path:
         if slashes == "//" or (isinstance(name, Path) and store):
             if scheme in _CREDENTIALS:
                 return BucketPath(text)
-            rest = text[match.end() :].lstrip("/")
-            hint = f"; did you mean {store}://{rest}?" if store else ""
+            path = text[match.end() :].lstrip("/")
+            hint = f"; did you mean {store}://{path}?" if store else ""
             raise UserError(
-                f"{scheme}://{rest} is in no known store; name a path without {scheme}://, or "
+                f"{scheme}://{path} is in no known store; name a path without {scheme}://, or "
                 f"s3://BUCKET/NAME, gs://BUCKET/NAME, or hf://NAME/MODEL to read a run{hint}"
             )
     return name if isinstance(name, Path) else Path(name)
 
 
 def on_this_machine(path: Path) -> Path:
-    """Return a local path for files beside a path that cannot be in a bucket.
+    """Map a path in a bucket to a fixed path in the user's state directory.
 
-    It is the path itself in a file system; for a bucket, it is a path in the user's state
-    directory, the same at every call.
+    A path in a file system is returned unchanged.
     """
     if not isinstance(path, BucketPath):
         return path
@@ -92,7 +89,7 @@ def on_this_machine(path: Path) -> Path:
 
 @contextmanager
 def local_copy(path: Path) -> Iterator[Path]:
-    """Return a context with a local file: for an object a copy, which the end removes.
+    """Yield a local file; for an object, a temporary copy.
 
     Raises:
       FileNotFoundError: there is no such object.
@@ -107,17 +104,17 @@ def local_copy(path: Path) -> Iterator[Path]:
 
 
 def content_of(path: Path) -> bytes | None:
-    """Return the content of a file or an object; None if there is none."""
+    """Read a file or an object; return None if it is missing."""
     with suppress(FileNotFoundError):
         return path.read_bytes()
     return None
 
 
-def check_local(path: Path, way_out: str | None = None) -> None:
-    """Refuse a path in a bucket; the default way out is that of a directory to be made."""
+def check_local(path: Path, remedy: str | None = None) -> None:
+    """Raise a `UserError` with a remedy if a path is in a bucket."""
     if isinstance(path, BucketPath):
-        usual = "name a directory of this machine, and copy it into the bucket afterwards"
-        raise UserError(f"{path} is in a bucket; {way_out or usual}")
+        default = "name a directory on this machine, and copy it into the bucket afterwards"
+        raise UserError(f"{path} is in a bucket; {remedy or default}")
 
 
 def is_directory(path: Path) -> bool:
@@ -128,8 +125,8 @@ def is_directory(path: Path) -> bool:
 class BucketPath(PosixPath):
     """An object of a store, or a directory: a common prefix of several objects.
 
-    It has the methods of `Path` that the program uses on paths of the user. They raise the errors
-    of an ordinary path, and a `UserError` if the store, the bucket or the credentials are missing.
+    It has the methods of `Path` that the program calls on user paths. They raise the same errors as
+    `Path`, and a `UserError` if the store, the bucket or the credentials are missing.
     """
 
     def __str__(self) -> str:
@@ -144,30 +141,30 @@ class BucketPath(PosixPath):
     def _store(self) -> Any:
         return _file_system(self.parts[0].rstrip(":"), os.getpid())
 
-    def _request(self, method: str, *arguments: object, **options: object) -> Any:
-        """Call a method of the store with the key of this object, and further arguments."""
+    def _call_store(self, method: str, *arguments: object, **options: object) -> Any:
+        """Call a method of the fsspec store on this object."""
         with _reaching(self):
             return getattr(self._store, method)(self._key, *arguments, **options)
 
     def absolute(self) -> "BucketPath":
-        """Return the path itself: no name in a store depends on the working directory."""
+        """Return the path itself, which never depends on the working directory."""
         return self
 
     def resolve(self, strict: bool = False) -> "BucketPath":
-        """Return the path itself: a store has no links."""
+        """Return the path itself, because a store has no symbolic links."""
         return self
 
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
-        """Return the kind, the size and the time of change, as an ordinary path has them.
+        """Return the file type, the size and the modification time.
 
         Raises:
           FileNotFoundError: there is neither an object of this name nor one below it.
         """
-        found = self._request("info")
-        kind = stat.S_IFDIR if found["type"] == "directory" else stat.S_IFREG
-        changed = found.get("LastModified") or found.get("mtime")
+        info = self._call_store("info")
+        kind = stat.S_IFDIR if info["type"] == "directory" else stat.S_IFREG
+        changed = info.get("LastModified") or info.get("mtime")
         nanoseconds = int(changed.timestamp() * 1e9) if hasattr(changed, "timestamp") else 0
-        size, seconds = int(found.get("size") or 0), nanoseconds // 10**9
+        size, seconds = int(info.get("size") or 0), nanoseconds // 10**9
         fields = (kind | 0o600, 0, 0, 1, 0, 0, size, seconds, seconds, seconds)
         return os.stat_result(fields, {"st_mtime_ns": nanoseconds})
 
@@ -177,12 +174,12 @@ class BucketPath(PosixPath):
         Raises:
           FileNotFoundError: there is no such object.
         """
-        found = self._request("info")
-        return str(next(found[name] for name in _CHECKSUMS if found.get(name)))
+        info = self._call_store("info")
+        return str(next(info[name] for name in _CHECKSUMS if info.get(name)))
 
     def exists(self, *, follow_symlinks: bool = True) -> bool:
         """Return whether there is an object of this name, or one below it."""
-        # `Path` itself would take a `UserError`, which is a `ValueError`, for a missing file.
+        # `Path.exists` would mistake a `UserError`, which is a `ValueError`, for a missing file.
         return self._kind() is not None
 
     def is_file(self, *, follow_symlinks: bool = True) -> bool:
@@ -205,29 +202,27 @@ class BucketPath(PosixPath):
         Raises:
           FileNotFoundError: there is nothing below this name.
         """
-        listed = self._request("ls", detail=False)
-        names = sorted({each.rstrip("/").rpartition("/")[2] for each in listed})
+        listed = self._call_store("ls", detail=False)
+        names = sorted({key.rstrip("/").rpartition("/")[2] for key in listed})
         yield from (self / name for name in names)
 
     def glob(self, pattern: str) -> Generator["BucketPath", None, None]:
         """Yield the objects below this name that match a pattern."""
         # A directory may have a name such as `grid[1]`.
         with _reaching(self):
-            found = self._store.glob(f"{glob.escape(self._key)}/{pattern}")
-        yield from (BucketPath(f"{self.parts[0]}//{each}") for each in sorted(found))
+            keys = self._store.glob(f"{glob.escape(self._key)}/{pattern}")
+        yield from (BucketPath(f"{self.parts[0]}//{key}") for key in sorted(keys))
 
     def objects(self) -> list["BucketPath"]:
         """Return all objects below this name, at any depth; [] if there are none."""
-        found = self._request("find")
-        # The consoles of stores make empty objects whose names end in a slash.
-        return [BucketPath(f"{self.parts[0]}//{each}") for each in found if each[-1] != "/"]
+        keys = self._call_store("find")
+        # Web consoles of stores create empty objects whose names end in a slash.
+        return [BucketPath(f"{self.parts[0]}//{key}") for key in keys if key[-1] != "/"]
 
     def open(  # type: ignore[override]
         self, mode: str = "r", buffering: int = -1, encoding: str | None = None
     ) -> Any:
-        """Open the object for reading, or for appending; `write_bytes` writes one.
-
-        A reader gets a complete copy on this machine.
+        """Open the object for reading, as a local copy, or for appending.
 
         Raises:
           FileNotFoundError: there is no object of this name to read.
@@ -238,9 +233,9 @@ class BucketPath(PosixPath):
                 return raw
             return io.TextIOWrapper(io.BufferedWriter(raw), encoding=encoding, line_buffering=True)
         if not mode.startswith("r") or "+" in mode:
-            raise io.UnsupportedOperation(f"{self} is written whole, by write_bytes, not by {mode}")
+            raise io.UnsupportedOperation(f"cannot open {self} with mode {mode}; call write_bytes")
         with local_copy(self) as copy:
-            # It stays readable when its name is gone.
+            # The open file stays readable after the copy is removed.
             reader = io.BufferedReader(io.FileIO(copy))
         return reader if "b" in mode else io.TextIOWrapper(reader, encoding=encoding)
 
@@ -250,14 +245,14 @@ class BucketPath(PosixPath):
         Raises:
           FileNotFoundError: there is no such object.
         """
-        return bytes(self._request("cat_file"))
+        return bytes(self._call_store("cat_file"))
 
     def read_text(self, encoding: _Name = None, errors: _Name = None, newline: _Name = None) -> str:
         """Return the content of the object as text."""
         return self.read_bytes().decode(encoding or "utf-8", errors or "strict")
 
     def write_bytes(self, data: Any, mode: str = "overwrite") -> int:
-        """Write the object atomically: a reader finds either the old or the new content.
+        """Write the object atomically: a reader sees either the old or the new content.
 
         Args:
           mode: with "create", only one of several writers succeeds.
@@ -265,18 +260,18 @@ class BucketPath(PosixPath):
         Raises:
           FileExistsError: the mode is "create", and the object exists.
         """
-        self._request("pipe_file", bytes(data), mode=mode)
+        self._call_store("pipe_file", bytes(data), mode=mode)
         return len(data)
 
     def write_text(
         self, data: str, encoding: _Name = None, errors: _Name = None, newline: _Name = None
     ) -> int:
-        """Write the object atomically, with a text as its content; Orbax calls this."""
+        """Write text to the object atomically; Orbax calls this."""
         self.write_bytes(data.encode(encoding or "utf-8", errors or "strict"))
         return len(data)
 
     def mkdir(self, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
-        """Make an empty directory, which is an object `.directory` below this name."""
+        """Make an empty directory by writing an object `.directory` below this name."""
         if not self.exists():
             (self / _EMPTY_DIRECTORY).write_bytes(b"")
         elif not exist_ok:
@@ -285,7 +280,7 @@ class BucketPath(PosixPath):
     def unlink(self, missing_ok: bool = False) -> None:
         """Remove the object."""
         try:
-            self._request("rm_file")
+            self._call_store("rm_file")
         except FileNotFoundError:
             if not missing_ok:
                 raise
@@ -294,8 +289,8 @@ class BucketPath(PosixPath):
         """Copy the object or all below it, then remove the originals; a kill can leave both."""
         new = BucketPath(target)
         moved = self.objects()
-        for each in moved:
-            each._request("cp_file", new._key + each._key.removeprefix(self._key))
+        for path in moved:
+            path._call_store("cp_file", new._key + path._key.removeprefix(self._key))
         remove(moved)
         return new
 
@@ -348,11 +343,11 @@ def fetch_files(files: Mapping[Path, BucketPath], check: Callable[[], None] = la
 
 
 def _transfer(way: str, files: Mapping[Path, BucketPath], check: Callable[[], None]) -> None:
-    rest = iter(files.items())
-    # A few at a time. fsspec's own batches leave coroutines behind at an error.
-    while part := list(islice(rest, _AT_ONCE)):
+    remaining = iter(files.items())
+    # After an error, batches by fsspec would leave coroutines running.
+    while part := list(islice(remaining, _AT_ONCE)):
         check()
-        # fsspec takes names in two lists literally, also those with signs of a pattern.
+        # In two lists, fsspec takes names literally, even with wildcard characters.
         sides = [str(local) for local, _ in part], [path._key for _, path in part]
         with _reaching(part[0][1]):
             getattr(part[0][1]._store, way)(*sides[:: 1 if way == "put" else -1], batch_size=-1)
@@ -363,11 +358,11 @@ def remove(objects: Iterable[BucketPath]) -> None:
     objects = list(objects)
     if objects:
         with _reaching(objects[0]), suppress(FileNotFoundError):
-            objects[0]._store.rm([glob.escape(each._key) for each in objects])
+            objects[0]._store.rm([glob.escape(path._key) for path in objects])
 
 
 class _Appended(io.RawIOBase):
-    """An object to append to: each write uploads all of it again."""
+    """An object to append to: each write uploads the whole object again."""
 
     def __init__(self, path: BucketPath) -> None:
         self._path, self._content = path, content_of(path) or b""
@@ -383,14 +378,14 @@ class _Appended(io.RawIOBase):
 
 @functools.cache
 def _file_system(scheme: str, process: int) -> Any:
-    """Return the store of a scheme, one for each process, as forks cannot share connections."""
+    """Create the store of a scheme once per process, as forks cannot share connections."""
     package, extra = {"s3": ("s3fs", "s3"), "gs": ("gcsfs", "gcs")}[scheme]
     with needs_extra(extra, f"{scheme}://"):
         import_module(package)
         import fsspec
-    # Errors are raised as well, and need not be printed with the frames of a thread.
+    # The library also raises these errors, so do not log them.
     logging.getLogger(package).setLevel(logging.CRITICAL)
-    # What other processes write is to be seen, so no list of objects is kept, by Orbax neither.
+    # Do not cache listings, also in Orbax, so that writes of other processes are visible.
     fsspec.config.conf.setdefault("gcs", {})["use_listings_cache"] = False
     settings = {"config_kwargs": {"connect_timeout": 10}} if scheme == "s3" else {}
     return fsspec.filesystem(scheme, use_listings_cache=False, **settings)
@@ -398,11 +393,11 @@ def _file_system(scheme: str, process: int) -> Any:
 
 @contextmanager
 def _reaching(path: BucketPath) -> Iterator[None]:
-    """Turn the errors of a store's library into file errors, with messages of one line.
+    """Convert errors of a store library to file errors with one-line messages.
 
     Raises:
-      OSError: as for files, with the name of the path.
-      UserError: the bucket or the credentials are missing, or the store does not answer.
+      OSError: as for local files, with the path as the file name.
+      UserError: the bucket or the credentials are missing, or the store is unreachable.
     """
     scheme, name = path.parts[0].rstrip(":"), str(path)
     try:
@@ -411,21 +406,21 @@ def _reaching(path: BucketPath) -> Iterator[None]:
         raise
     except FileNotFoundError as error:
         bucket = "/".join(path.parts[1:2])
-        # Of what Google lacks, gcsfs tells the address, which is the bucket's or that of an object.
+        # For a missing name, the gcsfs error has the URL of the bucket or of the object.
         in_google = rf"b/{re.escape(bucket)}/o($|\?)"
         if "bucket does not exist" in str(error) or re.search(in_google, str(error)):
             raise UserError(
                 f"there is no bucket {scheme}://{bucket}; make it, or check its name"
             ) from error
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name) from error
-    except Exception as error:  # of many kinds, from the libraries of the stores
+    except Exception as error:  # each store library raises its own classes
         kind = type(error).__name__
         if isinstance(error, PermissionError) or str(error).startswith("Forbidden"):  # of gcsfs
             raise PermissionError(errno.EACCES, _in_words(error), name) from error
         code = (getattr(error, "code", None) or 0) if kind == "HttpError" else 0  # of Google
         is_of_connection = isinstance(error, OSError) and not kind.startswith("Client")
         if is_of_connection or code == 429 or code >= 500:
-            if getattr(error, "errno", None) in _NO_ROOM:  # on this machine, for what is fetched
+            if getattr(error, "errno", None) in _NO_ROOM:  # the local disk is full
                 raise
             raise OSError(errno.EREMOTEIO, _in_words(error), name) from error
         way_out = (_CREDENTIALS if code == 401 or "Credential" in kind else _ADDRESSES)[scheme]

@@ -1,4 +1,4 @@
-"""Values of context variables that hold within a block."""
+"""Set context variables within a block."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ _T = TypeVar("_T")
 
 @contextmanager
 def with_value(variable: ContextVar[_T], value: _T) -> Iterator[None]:
-    """Give a context variable a value within a block, and its previous value afterwards."""
+    """Set a context variable within a block, and restore its previous value afterwards."""
     before = variable.set(value)
     try:
         yield

@@ -1,4 +1,4 @@
-"""The colours, axes and file formats that all pictures share."""
+"""Colors, axes and file formats of all plots."""
 
 import io
 
@@ -10,28 +10,28 @@ with needs_extra("plots", "a picture"):
     from matplotlib.figure import Figure
 
 _METADATA = {"svg": {"Date": None}, "png": {"Software": None}, "pdf": {"CreationDate": None}}
-"""Metadata that is omitted, so that equal pictures have equal bytes."""
+"""Metadata to omit, so that identical plots have identical bytes."""
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
-"""Colours that colour-blind people tell apart (Okabe and Ito 2008)."""
+"""A colorblind-safe palette (Okabe and Ito 2008)."""
 MAP = "viridis"
-"""A scale of colours that colour-blind people can read; cividis is grey in its middle."""
+"""A colorblind-safe color map; cividis is gray in its middle."""
 
 
 class Picture(Figure):
-    """A picture that notebooks show as the value of a cell."""
+    """A figure that notebooks display as the value of a cell."""
 
     def _repr_png_(self) -> bytes:
         return encoded(self, "png")
 
 
 def canvas(width: float, height: float, columns: int = 1) -> tuple[Figure, list[Axes]]:
-    """Return a picture, of a size in inches, with axes in columns; it needs no display."""
+    """Make a figure of a size in inches with axes in columns, without a display."""
     figure = Picture(figsize=(width, height), layout="constrained")
     return figure, list(figure.subplots(1, columns, squeeze=False)[0])
 
 
 def encoded(figure: Figure, kind: str) -> bytes:
-    """Return the content of a picture's file, which is of the kind svg, png or pdf."""
+    """Encode a figure as svg, png or pdf."""
     content = io.BytesIO()
     # Keep text as text. Publishers ask for fonts of type 42 (TrueType); the default is type 3.
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "t2t_jax", "pdf.fonttype": 42}):

@@ -1,4 +1,4 @@
-"""Times as text."""
+"""Format durations."""
 
 
 def duration(seconds: float) -> str:

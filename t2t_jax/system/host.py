@@ -1,4 +1,4 @@
-"""The host: its name, its cloud, and its processor, memory and threads, as JAX uses them."""
+"""Facts and settings of the host: name, cloud, processor, memory and threads."""
 
 import ctypes
 import gc
@@ -23,7 +23,7 @@ _PROC, _CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 # From glibc's malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8
 
-# Threads of a translation with a model of one layer and of its training, on 2 cores and on 8.
+# Threads that JAX starts, measured for a one-layer model on 2 and 8 cores.
 _THREADS, _THREADS_A_CORE = 70, 3
 _ADDRESSES = 256 << 20
 
@@ -33,14 +33,14 @@ _ARM_SETS = ("asimd", "bf16", "i8mm", "sve")
 
 
 def processor_name(path: str | Path = "/proc/cpuinfo") -> str:
-    """Return the model of the processor, or its architecture if the system names no model."""
+    """Return the model of the processor, or its architecture if the model is unknown."""
     return _cpuinfo(path).get("model name") or platform.processor() or platform.machine()
 
 
 def processor_vendor(path: str | Path = "/proc/cpuinfo") -> str:
     """Return the vendor of an x86 processor: "GenuineIntel" or "AuthenticAMD".
 
-    The name is empty if the system does not report it as Linux does.
+    Return "" on a system other than Linux.
     """
     return _cpuinfo(path).get("vendor_id", "")
 
@@ -48,18 +48,18 @@ def processor_vendor(path: str | Path = "/proc/cpuinfo") -> str:
 def instruction_sets(path: str | Path = "/proc/cpuinfo") -> tuple[str, ...]:
     """Return the processor's instruction sets for matmuls, in Linux's spelling.
 
-    On x86 they are those of avx2, fma, avx512f, avx512_bf16, avx512_vnni, avx512_fp16, avx_vnni,
-    amx_tile, amx_bf16 and amx_int8 that the processor has, on ARM those of asimd, bf16, i8mm and
-    sve, in this order. There are none if the system does not report them as Linux does.
+    The order is avx2, fma, avx512f, avx512_bf16, avx512_vnni, avx512_fp16, avx_vnni, amx_tile,
+    amx_bf16, amx_int8 on x86, and asimd, bf16, i8mm, sve on ARM. Return () on a system other than
+    Linux.
     """
     facts = _cpuinfo(path)
-    known = f"{facts.get('flags', '')} {facts.get('Features', '')}".split()  # on x86, on ARM
-    return tuple(name for name in (*_X86_SETS, *_AMX_SETS, *_ARM_SETS) if name in known)
+    flags = f"{facts.get('flags', '')} {facts.get('Features', '')}".split()  # on x86, on ARM
+    return tuple(name for name in (*_X86_SETS, *_AMX_SETS, *_ARM_SETS) if name in flags)
 
 
 @cache
 def _cpuinfo(path: str | Path) -> Mapping[str, str]:
-    """Return the facts of the first processor by name; none without such a file."""
+    """Read the fields of the first processor; {} if the file is missing."""
     facts: dict[str, str] = {}
     with suppress(OSError):
         for line in Path(path).read_text().splitlines():
@@ -69,11 +69,11 @@ def _cpuinfo(path: str | Path) -> Mapping[str, str]:
 
 
 def keep_freed_memory() -> None:
-    """Let the C library keep the memory that a training step frees, if it is glibc.
+    """Make glibc keep the memory that a training step frees.
 
-    By default glibc returns large blocks to the kernel at once, and every step pays for fresh,
-    zeroed pages again: a quarter of its time for small models on CPU. The process stays as large as
-    it once was. Call it at the start of a program, before threads are started.
+    By default, glibc returns large blocks to the kernel, and every step pays for zeroed pages: a
+    quarter of the step time of small models on CPU. The process never shrinks. Call this function
+    at the start of a program, before other threads start.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
@@ -83,7 +83,7 @@ def keep_freed_memory() -> None:
 
 
 def keep_libtpu_quiet() -> None:
-    """Keep the library for TPUs from printing that this machine has none."""
+    """Keep libtpu from printing a warning on machines without TPUs."""
     if not any(glob.iglob("/dev/accel*")) and not any(glob.iglob("/dev/vfio/*")):
         os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-4")
         os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
@@ -92,14 +92,14 @@ def keep_libtpu_quiet() -> None:
 def collect_garbage_seldom() -> None:
     """Make Python collect reference cycles a hundred times less often.
 
-    JAX makes millions of objects while it traces a program, and hardly any of them need the
-    collector, which by default takes a tenth of the time of a short run.
+    While JAX traces a program, it creates millions of objects. By default, the garbage collector
+    takes a tenth of the time of a short run.
     """
     gc.set_threshold(100_000, 20, 100)
 
 
 def num_virtual_devices() -> int:
-    """Return the number of CPU devices that the environment asks XLA for, by default one."""
+    """Return the number of CPU devices that the environment configures, by default 1."""
     flag = r"--xla_force_host_platform_device_count=(\d+)"
     counts = re.findall(flag, os.environ.get("XLA_FLAGS", ""))
     counts.append(os.environ.get("JAX_NUM_CPU_DEVICES", ""))
@@ -107,17 +107,17 @@ def num_virtual_devices() -> int:
 
 
 def let_devices_wait() -> None:
-    """Give XLA enough threads for CPU devices that wait for each other, before XLA is started.
+    """Give XLA enough threads for virtual CPU devices; call this before XLA starts.
 
-    A device waits in a thread. XLA has one for each core or device. A program that was dispatched
-    ahead can take the thread that another device needs: a deadlock.
+    Each device blocks a thread in a collective. By default, XLA has one thread per core or device,
+    and a program dispatched ahead can take the last thread, which is a deadlock.
     """
     threads = max(os.cpu_count() or 1, 8 * num_virtual_devices())
     os.environ.setdefault("NPROC", str(threads))
 
 
 def resident_memory() -> int | None:
-    """Return the bytes of main memory that this process has; None if unknown."""
+    """Return the resident memory of this process in bytes; None if unknown."""
     with suppress(OSError, ValueError):
         pages = (_PROC / "self" / "statm").read_text().split()[1]
         return int(pages) * resource.getpagesize()
@@ -125,10 +125,10 @@ def resident_memory() -> int | None:
 
 
 def usable_host_memory() -> int | None:
-    """Return the bytes of main memory that this process may still take; None if unknown.
+    """Return the memory in bytes that this process may still allocate; None if unknown.
 
-    It is the minimum of the kernel's available memory, of the limits of its control groups
-    (containers, and jobs of a batch system), and of its limit of addresses (`ulimit -v`).
+    The value is the minimum of the available memory of the kernel, of the cgroup limits (containers
+    and batch jobs), and of the address space limit (`ulimit -v`).
     """
     return min(_memory_limits(), default=None)
 
@@ -136,9 +136,9 @@ def usable_host_memory() -> int | None:
 def _memory_limits() -> Iterator[int]:
     with suppress(OSError):
         meminfo = (_PROC / "meminfo").read_text()
-        found = re.findall(r"^(?:MemAvailable|SwapFree): *(\d+) kB$", meminfo, re.MULTILINE)
-        if found:
-            yield 1024 * sum(map(int, found))
+        sizes = re.findall(r"^(?:MemAvailable|SwapFree): *(\d+) kB$", meminfo, re.MULTILINE)
+        if sizes:
+            yield 1024 * sum(map(int, sizes))
     with suppress(OSError):
         for line in (_PROC / "self" / "cgroup").read_text().splitlines():
             yield from _limits_of_group(*line.split(":", 2)[1:])
@@ -150,10 +150,10 @@ def _memory_limits() -> Iterator[int]:
 
 
 def _limits_of_group(controllers: str, group: str) -> Iterator[int]:
-    """Yield the limits of a control group and of all its ancestors.
+    """Yield the memory limits of a cgroup and of all its ancestors.
 
-    In a container the paths of its groups may be those of the host, which it cannot see; then the
-    outermost visible group is the container's.
+    Inside a container, the cgroup path may be a path of the host, which is invisible there. The
+    outermost visible group is the group of the container.
     """
     if controllers == "":
         root, name = _CGROUPS, "memory.max"
@@ -170,13 +170,13 @@ def _limits_of_group(controllers: str, group: str) -> Iterator[int]:
 
 
 def check_threads() -> None:
-    """Refuse to start JAX if a limit of the user, of a container or of addresses is too low.
+    """Raise a `UserError` if limits on threads or address space are too low for JAX.
 
-    The runtime starts dozens of threads. If a thread or a memory block is refused, it ends the
-    program without a message, or hangs.
+    JAX starts dozens of threads. If it cannot start a thread or allocate memory, it crashes without
+    a message or hangs.
     """
-    told = os.environ.get("NPROC", "")
-    cores = int(told) if told.isdecimal() else os.cpu_count() or 1
+    nproc = os.environ.get("NPROC", "")
+    cores = int(nproc) if nproc.isdecimal() else os.cpu_count() or 1
     needed = _THREADS + _THREADS_A_CORE * cores
     done = threading.Event()
     started: list[threading.Thread] = []
@@ -188,9 +188,9 @@ def check_threads() -> None:
         mmap.mmap(-1, _ADDRESSES).close()
     except (RuntimeError, MemoryError, OSError) as error:
         raise UserError(
-            f"JAX needs about {needed} threads, and {_ADDRESSES >> 20} MiB of addresses beside "
-            f"them; the system lets this process start {len(started)} threads more; raise the "
-            "limit on processes (ulimit -u, or that of the container) or on addresses (ulimit -v)"
+            f"JAX needs about {needed} threads and {_ADDRESSES >> 20} MiB of address space; "
+            f"this process can start only {len(started)} more threads; raise the limit on "
+            "processes (ulimit -u, or the container limit) or on address space (ulimit -v)"
         ) from error
     finally:
         done.set()
@@ -199,9 +199,9 @@ def check_threads() -> None:
 
 
 def host_name() -> str:
-    """Return the name of this host, as Slurm knows it under Slurm."""
+    """Return the name of this host; in a Slurm job, its Slurm node name."""
     return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
 
 
 Cloud = Literal["gce", "aws"]
-"""The name of a cloud, as in `--preemption-notices`."""
+"""The name of a cloud, for `--preemption-notices`."""

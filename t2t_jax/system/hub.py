@@ -27,9 +27,9 @@ RUN_FILES = (
     "SHA256SUMS",
     "README.md",
 )
-"""The files by which a run opens, as patterns; the config comes first."""
+"""Patterns of the files that loading a run needs; the config comes first."""
 STATE_FILES = "log.jsonl", "checkpoints/*", "best/*"
-"""The further files from which a training goes on, as patterns."""
+"""Patterns of the additional files that resuming needs."""
 _NEVER = "*.py", "*.pkl", "*.pickle", "*.pt", "*.bin", "*.so"
 _PART = r"[\w-][\w.-]*"
 _DATASET = re.compile(rf"hf://datasets/({_PART}/{_PART})(?:@([\w.][\w.-]*))?/(.+)", re.ASCII)
@@ -40,63 +40,63 @@ class Address(NamedTuple):
     """The name of a run on the hub."""
 
     repository: str
-    """The name of the model, as NAME/MODEL."""
+    """Name of the repository, as NAME/MODEL."""
     revision: str | None
-    """A branch, a tag or the hash of a commit; None is the newest of the main branch."""
+    """A branch, a tag or a commit hash; None is the head of the main branch."""
 
     def __str__(self) -> str:
-        """Return the name as it was given."""
+        """Return the name as hf://NAME/MODEL@REVISION."""
         return f"hf://{self.repository}" + (f"@{self.revision}" if self.revision else "")
 
 
 def address(name: str | os.PathLike[str]) -> Address | None:
     """Parse the name of a run on the hub; None for any other name."""
-    # A path that was made of such a name has lost one of the two slashes.
+    # `Path` collapses the two slashes of such a name into one.
     text = re.sub("^hf:/+", "hf://", os.fspath(name)).rstrip("/")
     if not text.startswith("hf://"):
         return None
-    if not (found := _ADDRESS.fullmatch(text)):
+    if not (match := _ADDRESS.fullmatch(text)):
         raise UserError(f"{text} names no model; give hf://NAME/MODEL, or hf://NAME/MODEL@REVISION")
-    return Address(found[1], found[2])
+    return Address(match[1], match[2])
 
 
 def fetch(run: Address, *, with_state: bool = False) -> Path:
-    """Download a run into the cache of huggingface_hub, unless it is there, and return its path.
+    """Download a run into the cache of huggingface_hub, if needed, and return its path.
 
     Without a connection, return the cached files of the revision.
 
     Args:
-      with_state: whether to download also the training state for resuming.
+      with_state: whether to also download the training state for resuming.
 
     Raises:
-      UserError: there is no such run or no right to read it, or it is neither reachable nor cached.
+      UserError: the run is missing, access is denied, or it is neither reachable nor cached.
     """
     patterns = [*RUN_FILES, *(STATE_FILES if with_state else ())]
-    place = FetchedPath(_download(run, patterns))
+    path = FetchedPath(_download(run, patterns))
     for name in NEEDED_FILES:
-        if not (place / name).is_file():
+        if not (path / name).is_file():
             raise UserError(
-                f"{run} has no {name}: t2t-jax publish did not write it, or the cache has it in "
-                "part; try again with a network"
+                f"{run} has no {name}: t2t-jax publish did not write it, or the cache is "
+                "incomplete; try again with a network"
             )
-    return place
+    return path
 
 
-def fetch_dataset(place: str, patterns: Callable[[str], Sequence[str]]) -> str:
-    """Download files of a data set into the cache of huggingface_hub, unless they are there.
+def fetch_dataset(pattern: str, patterns: Callable[[str], Sequence[str]]) -> str:
+    """Download files of a dataset into the cache of huggingface_hub, if needed.
 
     Args:
-      place: a path with wildcards, as hf://datasets/NAME/DATASET/PATH, where DATASET may end in
-        @REVISION.
-      patterns: returns the paths to download, with wildcards, from PATH.
+      pattern: a path with wildcards, hf://datasets/NAME/DATASET/PATH or
+        hf://datasets/NAME/DATASET@REVISION/PATH.
+      patterns: maps PATH to the paths to download, with wildcards.
 
     Returns:
       The path of the files on this machine, with wildcards.
     """
-    found = _DATASET.fullmatch(place)
-    if not found:
-        raise UserError(f"{place} names no files; give hf://datasets/NAME/DATASET/PATH-*.parquet")
-    repository, revision, path = found.groups()
+    match = _DATASET.fullmatch(pattern)
+    if not match:
+        raise UserError(f"{pattern} names no files; give hf://datasets/NAME/DATASET/PATH-*.parquet")
+    repository, revision, path = match.groups()
     folder = _download(Address(f"datasets/{repository}", revision), patterns(path), "dataset")
     return f"{folder}/{path}"
 
@@ -116,7 +116,7 @@ def _download(run: Address, patterns: Sequence[str], kind: str = "model") -> str
 
 @contextmanager
 def reaching(run: Address) -> Iterator[ModuleType]:
-    """Return a context with huggingface_hub, which turns its errors into messages of one line."""
+    """Yield huggingface_hub, and convert its errors to one-line messages."""
     with needs_extra("hub", f"{run}"):
         import huggingface_hub
         from huggingface_hub import constants, errors
@@ -124,8 +124,8 @@ def reaching(run: Address) -> Iterator[ModuleType]:
         yield huggingface_hub
     except UserError:
         raise
-    except Exception as error:  # of many kinds, from the libraries below
-        explanations = {  # of a kind before those of its base class
+    except Exception as error:  # the libraries below raise many classes
+        explanations = {  # a subclass comes before its base class
             errors.GatedRepoError: f"is gated: ask for access on {constants.ENDPOINT}/"
             f"{run.repository}, then run: hf auth login",
             errors.RepositoryNotFoundError: "does not exist, or is private: check the name, run: "
@@ -134,17 +134,17 @@ def reaching(run: Address) -> Iterator[ModuleType]:
             f"{run.revision}; check it, or leave it out",
             errors.LocalEntryNotFoundError: "cannot be reached, and is not in the cache "
             f"{constants.HF_HUB_CACHE}: check the network, HF_HUB_OFFLINE and HF_ENDPOINT; the "
-            "same command goes on from there",
+            "same command resumes from there",
         }
-        found = [text for kind, text in explanations.items() if isinstance(error, kind)]
+        messages = [text for kind, text in explanations.items() if isinstance(error, kind)]
         status = getattr(getattr(error, "response", None), "status_code", None)
         if status in (401, 403):
-            found.append(
-                "is refused; run: hf auth login, or set HF_TOKEN to a token with the right"
+            messages.append(
+                "denies access; run: hf auth login, or set HF_TOKEN to a token with access"
             )
-        known = isinstance(error, OSError) and error.errno
-        way_out = way_out_of(error) if known else "the same command goes on from there"  # type: ignore[arg-type]
-        causes = [str(one) or type(one).__name__ for one in (error, error.__cause__) if one]
+        has_errno = isinstance(error, OSError) and error.errno
+        remedy = way_out_of(error) if has_errno else "the same command resumes from there"  # type: ignore[arg-type]
+        causes = [str(cause) or type(cause).__name__ for cause in (error, error.__cause__) if cause]
         why = in_one_line(": ".join(dict.fromkeys(causes)))
-        found.append(f"cannot be reached: {why:.200}; {way_out}")
-        raise UserError(f"{run} {found[0]}") from error
+        messages.append(f"cannot be reached: {why:.200}; {remedy}")
+        raise UserError(f"{run} {messages[0]}") from error

@@ -1,4 +1,4 @@
-"""Locks that keep two runs out of one directory, in a file system or in a bucket."""
+"""Locks that keep two training runs out of one directory, in a file system or a bucket."""
 
 import fcntl
 import os
@@ -14,11 +14,11 @@ from t2t_jax.system.bucket import BucketPath, content_of
 from t2t_jax.system.regular_file import check_regular, regular
 
 LOCK = ".lock"
-"""The name of the lock in the directory of a run."""
+"""Name of the lock file in a run directory."""
 
-_BEAT_SECONDS = 20.0
-_SILENT_SECONDS = 3 * _BEAT_SECONDS  # of an owner that is taken for dead
-_SETTLE_SECONDS = 2.0  # within which two that take over at once see each other
+_HEARTBEAT_SECONDS = 20.0
+_TIMEOUT_SECONDS = 3 * _HEARTBEAT_SECONDS  # after which the owner is presumed dead
+_SETTLE_SECONDS = 2.0  # in which two processes that take over at once see each other
 _RELEASE_SECONDS = 3.0
 
 _held: set[str] = set()
@@ -26,12 +26,12 @@ _held: set[str] = set()
 
 @contextmanager
 def holding(path: Path, mark: str) -> Iterator[None]:
-    """Hold a lock, whose file begins with a mark that other processes can look for.
+    """Hold a lock; its file starts with a mark that identifies the owner.
 
-    The kernel unlocks a file when its process ends, in any way. In a bucket, an object is created
-    only if there is none, rewritten while the lock is held, and removed at the end. If its owner
-    was killed, the next process takes the lock over: at once if it sees on its machine that the
-    owner is gone, and otherwise after a minute without writes.
+    The kernel releases a file lock when its process ends. In a bucket, the lock is an object that
+    is created if it is missing, rewritten as a heartbeat, and removed at the end. If the owner was
+    killed, the next process takes over the lock: at once if the owner ran on the same machine, or
+    else after one minute without heartbeat.
 
     Raises:
       BlockingIOError: another process holds the lock.
@@ -41,24 +41,24 @@ def holding(path: Path, mark: str) -> Iterator[None]:
 
 
 def is_held(path: Path) -> bool:
-    """Return whether another process holds a lock; for an object, whether it is still rewritten.
+    """Return whether another process holds a lock; for an object, whether its heartbeat is recent.
 
-    The check locks a file for a moment, and writes nothing.
+    The check locks a file briefly, and writes nothing.
     """
     if isinstance(path, BucketPath):
         with suppress(FileNotFoundError):
-            return time.time() - path.stat().st_mtime < _SILENT_SECONDS
+            return time.time() - path.stat().st_mtime < _TIMEOUT_SECONDS
         return False
     try:
         with regular(path).open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError as error:  # also where there is no file, or the filesystem has no locks
+    except OSError as error:  # also if the file is missing, or the filesystem has no locks
         return isinstance(error, BlockingIOError)
     return False
 
 
 def is_lost(path: BucketPath) -> bool:
-    """Return whether another process has taken over a lock that this one held."""
+    """Return whether another process has taken over a lock of this process."""
     content = _content_of(path)
     return bool(content) and content.split()[0] not in _held
 
@@ -87,22 +87,22 @@ def _holding_file(path: Path, mark: str) -> Iterator[None]:
 def _holding_object(path: BucketPath, mark: str) -> Iterator[None]:
     _acquire(path, mark)
     ended = threading.Event()
-    beating = threading.Thread(target=_beat, args=(path, mark, ended), daemon=True, name="lock")
-    beating.start()
+    heartbeat = threading.Thread(target=_renew, args=(path, mark, ended), daemon=True, name="lock")
+    heartbeat.start()
     _held.add(mark)
     try:
         yield
     finally:
         _held.discard(mark)
         ended.set()
-        # The store may be gone; others wait a minute then.
-        removing = threading.Thread(target=_release, args=(path, mark, beating), daemon=True)
+        # If the store is unreachable, the lock expires after a minute.
+        removing = threading.Thread(target=_release, args=(path, mark, heartbeat), daemon=True)
         removing.start()
         removing.join(_RELEASE_SECONDS)
 
 
-def _release(path: BucketPath, mark: str, beating: threading.Thread) -> None:
-    beating.join()
+def _release(path: BucketPath, mark: str, heartbeat: threading.Thread) -> None:
+    heartbeat.join()
     with suppress(OSError, ValueError):
         if _mark_of(path) == mark:
             path.unlink(missing_ok=True)
@@ -114,7 +114,7 @@ def _acquire(path: BucketPath, mark: str) -> None:
         with suppress(FileExistsError):
             path.write_bytes(content, mode="create")
             return
-        if _is_abandoned(path):  # else it is gone by now
+        if _is_abandoned(path):  # otherwise, the lock was removed meanwhile
             path.write_bytes(content)
             time.sleep(_SETTLE_SECONDS)
             if _mark_of(path) != mark:
@@ -123,40 +123,40 @@ def _acquire(path: BucketPath, mark: str) -> None:
 
 
 def _is_abandoned(path: BucketPath) -> bool:
-    """Return whether there is a lock whose owner is gone; raise a `BlockingIOError` if it lives."""
-    seen = _content_of(path)
-    if seen and len(seen.split()) == 1:
-        return True  # the file of a directory, from which the run was copied
-    machine, _, process = (seen.split()[1:2] or [""])[0].partition("/")
-    if seen and machine == _machine():
+    """Return whether a lock exists but its owner is dead; raise `BlockingIOError` if it lives."""
+    content = _content_of(path)
+    if content and len(content.split()) == 1:
+        return True  # a lock file, copied with the run from a local directory
+    machine, _, process = (content.split()[1:2] or [""])[0].partition("/")
+    if content and machine == _machine():
         number, _, started = process.partition("-")
-        is_own = number == str(os.getpid())  # left by a store that failed when it was to be removed
-        if _start_of(number) == started and (not is_own or seen.split()[0] in _held):
+        is_own = number == str(os.getpid())  # this process failed to remove its earlier lock
+        if _start_of(number) == started and (not is_own or content.split()[0] in _held):
             raise BlockingIOError
         return True
-    if seen:
+    if content:
         warn(
-            f"{path} is there: another process trains in this directory, or was killed in it; this "
-            f"one waits for {_SILENT_SECONDS:.0f} s to see which"
+            f"{path} exists: another process trains in this directory, or was killed; waiting "
+            f"{_TIMEOUT_SECONDS:.0f} s for its heartbeat"
         )
-    latest = time.monotonic() + _SILENT_SECONDS
-    while seen and time.monotonic() < latest:
+    latest = time.monotonic() + _TIMEOUT_SECONDS
+    while content and time.monotonic() < latest:
         time.sleep(_SETTLE_SECONDS)
-        now = _content_of(path)
-        if now and now != seen:
+        new_content = _content_of(path)
+        if new_content and new_content != content:
             raise BlockingIOError
-        seen = now
-    return bool(seen)
+        content = new_content
+    return bool(content)
 
 
-def _beat(path: BucketPath, mark: str, ended: threading.Event) -> None:
-    """Rewrite a lock repeatedly; end the program like SIGTERM if another process has taken it."""
+def _renew(path: BucketPath, mark: str, ended: threading.Event) -> None:
+    """Rewrite a lock periodically; send SIGTERM to this process if another one took the lock."""
     count = 0
-    while not ended.wait(_BEAT_SECONDS):
+    while not ended.wait(_HEARTBEAT_SECONDS):
         count += 1
-        with suppress(OSError, ValueError):  # the store is away for a while
+        with suppress(OSError, ValueError):  # the store is temporarily unreachable
             if _mark_of(path) != mark:
-                warn(f"{path} was taken by another process; this one stops")
+                warn(f"another process took the lock {path}; this process stops")
                 os.kill(os.getpid(), signal.SIGTERM)
                 return
             path.write_bytes(f"{mark} {_this_process()} {count}".encode())
@@ -171,22 +171,22 @@ def _mark_of(path: BucketPath) -> str:
 
 
 def _this_process() -> str:
-    """Return this process as MACHINE/NUMBER-START, which identifies it to others."""
+    """Return the identity of this process, as MACHINE/PID-START."""
     number = str(os.getpid())
     return f"{_machine()}/{number}-{_start_of(number)}"
 
 
 def _machine() -> str:
-    """Return a name that differs between machines, and containers with separate processes."""
+    """Return an id that differs between machines and between PID namespaces."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot}:{Path('/proc/self/ns/pid').readlink()}"
-    except OSError:  # a system that does not have them: every lock is waited for
+    except OSError:  # not Linux: wait for every lock
         return f"unknown:{os.urandom(8).hex()}"
 
 
 def _start_of(number: str) -> str:
-    """Return the start time of a process, or "" if there is none."""
+    """Return the start time of a process; "" if it does not exist."""
     try:
         status = Path(f"/proc/{number}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:

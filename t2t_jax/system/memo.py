@@ -11,32 +11,32 @@ _Result = TypeVar("_Result")
 class Memo(Generic[_Result]):
     """A function that caches its latest results.
 
-    Threads that ask for the same result at once wait for one of them to compute it; others do not
-    wait. Errors are raised and not cached.
+    If several threads request the same result, one thread computes it and the others wait. Errors
+    are raised and not cached.
     """
 
     def __init__(self, make: Callable[..., _Result], most: int) -> None:
-        """Cache at most `most` results of `make` by its arguments."""
+        """Cache at most `most` results of `make`, keyed by its arguments."""
         self._make, self._most = make, most
-        self._kept: dict[tuple[Hashable, ...], Future[_Result]] = {}
+        self._cache: dict[tuple[Hashable, ...], Future[_Result]] = {}
         self._lock = Lock()
 
     def __call__(self, *arguments: Hashable) -> _Result:
-        """Return the result for some arguments, computed or cached."""
+        """Return the cached result for these arguments, or compute it."""
         with self._lock:
-            known = self._kept.pop(arguments, None)
-            self._kept[arguments] = future = Future() if known is None else known
-            if len(self._kept) > self._most:
-                del self._kept[next(iter(self._kept))]
-        if known is None:
+            cached = self._cache.pop(arguments, None)
+            self._cache[arguments] = future = Future() if cached is None else cached
+            if len(self._cache) > self._most:
+                del self._cache[next(iter(self._cache))]
+        if cached is None:
             try:
                 future.set_result(self._make(*arguments))
             except BaseException as error:
                 with self._lock:
-                    self._kept.pop(arguments, None)
+                    self._cache.pop(arguments, None)
                 future.set_exception(error)
         return future.result()
 
     def __len__(self) -> int:
         """Return the number of cached results."""
-        return len(self._kept)
+        return len(self._cache)

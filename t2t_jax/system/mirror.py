@@ -1,21 +1,20 @@
-"""A run in a bucket: a local directory that a thread copies to the store, its mirror.
+"""Train in a local directory (the mirror), while a thread uploads its changes to a bucket.
 
-The program trains in the directory as in any other. The thread compares the directory with what it
-has sent, and sends the difference in rounds. The store never has the record of a checkpoint without
-the checkpoint, nor a checkpoint without the records before it. In a round:
+The thread compares the local directory with the uploaded files, and uploads changes in rounds. The
+store never has the record of a checkpoint without the checkpoint, nor a checkpoint without the
+records before it. Steps of a round:
 
-1. Removals of small files, and the small files that are new, in the order in which they were
-   written.
-2. The files of new checkpoints.
-3. The log up to the records of these checkpoints.
-4. `_CHECKPOINT_METADATA` of each: a checkpoint in the store is complete if it has this file.
-5. The log with the records of these checkpoints, but of no later one.
-6. Removals of checkpoints, of each that file first.
+1. Remove deleted small files, and upload new small files in the order of writing.
+2. Upload the files of new checkpoints.
+3. Upload the log up to the records of these checkpoints.
+4. Upload `_CHECKPOINT_METADATA` of each checkpoint, which marks it as complete.
+5. Upload the log including the records of these checkpoints, but of no later checkpoint.
+6. Remove deleted checkpoints, each with its `_CHECKPOINT_METADATA` first.
 
-While the store is unreachable, the training goes on and the thread retries. Before a round, the
-file `.mirror.json` notes the hashes of what the store has and is about to get. At its start, a run
-that was killed goes on from the local directory if the log and the config in the store are among
-these. Otherwise the run was removed or went on elsewhere, and its files are fetched.
+If the store is unreachable, training continues and the thread retries. Before each round, it writes
+the hashes of stored and pending files to `.mirror.json`. A killed run resumes from the local
+directory if the hashes of the stored log and config are in this file. Otherwise, the run was
+removed or resumed elsewhere, and its files are downloaded.
 """
 
 import hashlib
@@ -37,42 +36,42 @@ from t2t_jax.system.folders import user_folder
 from t2t_jax.system.signals import StopSignal
 
 LAST = "_CHECKPOINT_METADATA"
-"""The file of a checkpoint that is sent last and removed first."""
+"""The file of a checkpoint that is uploaded last and removed first."""
 COMMITTED = "commit_success.txt"
-"""The file that Orbax writes last if it writes a checkpoint into a bucket by itself."""
+"""The file that Orbax writes last when it writes a checkpoint to a bucket directly."""
 PARAMETERS_ONLY = "PARAMETERS_ONLY"
-"""The file of a checkpoint that has lost the state of the optimizer on purpose."""
+"""The file that marks a checkpoint without optimizer state."""
 UNFINISHED = ".orbax-checkpoint-tmp"
-"""The mark of Orbax in the name of a checkpoint that is being written."""
+"""The text that Orbax adds to the name of an unfinished checkpoint."""
 
 _CHECKPOINTS = "checkpoints", "best", "damaged"
 _LOG, _CONFIG = "log.jsonl", "config.json"
 _RECORD, _SENDING, _FETCHED = ".mirror.json", ".sending", ".fetched"
 
 _ROUND_SECONDS = 1.0
-_SHARE = 10  # a round of 3 s is followed by a pause of 30 s, as files that grow are sent whole
+_SHARE = 10  # after a round of 3 s, pause 30 s, because growing files are uploaded whole
 _RETRY_SECONDS = 5.0
 _PATIENCE_SECONDS = 600.0  # at the end of a run
-_PATIENCE_SECONDS_STOPPED = 12.0  # so that all ends within 20 s: who sends a signal waits for 30 s
-_LEAST_SECONDS = 5.0  # after a state that took long to write
+_PATIENCE_SECONDS_STOPPED = 12.0  # exit within 20 s, as schedulers kill after 30 s
+_LEAST_SECONDS = 5.0  # minimum, even if the checkpoint took long to write
 _JOIN_SECONDS = 1.0
 
 _Signature = tuple[int, int, int]
 
 
 class UnsentError(UserError):
-    """The end of a run is complete on this machine, but not in the store."""
+    """The last files of a run are on this machine, but not in the store."""
 
 
 @contextmanager
 def mirrored(workdir: Path, stop: StopSignal, folder: Path | None = None) -> Iterator[Path]:
-    """Return a context with the directory to train in; its end waits until all of it is sent.
+    """Yield the local directory to train in; wait at the end until all files are uploaded.
 
-    It is `workdir` itself, unless that is in a bucket. Call this with the run locked.
+    The local directory is `workdir` itself, unless `workdir` is in a bucket. Lock the run first.
 
     Args:
-      stop: after this signal, the end waits only briefly.
-      folder: the parent of all mirrors; None is the user's cache folder.
+      stop: after this signal, wait only briefly.
+      folder: the parent of all mirrors; None is the user's cache directory.
 
     Raises:
       UserError: the store is unreachable at the start.
@@ -109,16 +108,15 @@ def complete_in(directory: BucketPath) -> list[str]:
     """List the complete checkpoints in a directory in a bucket, by name."""
     files = defaultdict(list)
     for path in directory.objects():
-        folder, *rest = path.parts[len(directory.parts) :]
-        files[folder].append("/".join(rest))
+        folder, *names = path.parts[len(directory.parts) :]
+        files[folder].append("/".join(names))
     return [folder for folder, names in files.items() if _is_complete(directory / folder, names)]
 
 
 def _is_complete(checkpoint: BucketPath, names: Sequence[str]) -> bool:
-    """Return whether a checkpoint has all files, given their names.
+    """Return whether a checkpoint with these file names is complete.
 
-    If Orbax itself writes into a bucket of Google's, it writes `LAST` first, without the time of
-    the commit, and `COMMITTED` last.
+    In a Google bucket, Orbax writes `LAST` first, without commit time, and `COMMITTED` last.
     """
     if COMMITTED in names or LAST not in names or checkpoint.parts[0] != "gs:":
         return COMMITTED in names or LAST in names
@@ -129,15 +127,15 @@ def _is_complete(checkpoint: BucketPath, names: Sequence[str]) -> bool:
 
 
 class Mirror:
-    """A local directory and its copy in a bucket, which a thread keeps up to date."""
+    """A local directory, and a thread that uploads its changes to a bucket."""
 
     def __init__(self, there: BucketPath, here: Path, stop: StopSignal) -> None:
-        """Keep the two places; `start` makes them equal."""
+        """Store both directories; `start` synchronizes them."""
         self.there, self.here, self._stop = there, here, stop
-        # The files that may be in the store, by name; None for one that is sent or removed next.
+        # Signatures of uploaded files by name; None while a file is being uploaded or removed.
         self._sent: dict[str, _Signature | None] = {}
         self._sent_log: bytes | None = None
-        # The hashes of the contents that the store may have from here, by name, the newest last.
+        # Hashes of the contents that the store may have, by name, newest last.
         self._known: dict[str, list[str]] = {}
         self._ending, self._gives_up = threading.Event(), threading.Event()
         self._failure: Exception | None = None  # of the last round
@@ -145,11 +143,11 @@ class Mirror:
         self._thread = threading.Thread(target=self._work, daemon=True, name="mirror")
 
     def start(self) -> None:
-        """Make the local directory the newest state of the run, and start to send its changes.
+        """Bring the local directory up to date, and start to upload its changes.
 
         Raises:
           UserError: the store is unreachable.
-          SystemExit: a signal came while files were fetched.
+          SystemExit: a signal came during the download.
         """
         depth = len(self.there.parts)
         stored = {"/".join(path.parts[depth:]): path for path in self.there.objects()}
@@ -163,38 +161,38 @@ class Mirror:
             _digest(content) in self._known.get(name, [""]) for name, content in contents.items()
         )
         if resumes:
-            warn(f"goes on from {self.here}, where a training in {self.there} was interrupted")
+            warn(f"resumes from {self.here}, where training of {self.there} was interrupted")
         else:
             self.remove()
             self._known = {_LOG: [_digest(self._sent_log)]}
         self._fetch(stored, self._files() if resumes else {})
-        # A run whose checkpoints have no directory has lost them.
-        for place in self.there, self.here:
-            (place / _CHECKPOINTS[0]).mkdir(parents=True, exist_ok=True)
+        # A run without a checkpoints directory would count as damaged.
+        for directory in self.there, self.here:
+            (directory / _CHECKPOINTS[0]).mkdir(parents=True, exist_ok=True)
         if not resumes and self._sent_log is not None:
             write_whole(self.here / _LOG, self._sent_log)
-        self._write_record()  # last, as nothing is resumed without it
+        self._write_record()  # last, as resuming requires this file
         self._thread.start()
 
     def _fetch(self, stored: Mapping[str, BucketPath], here: Mapping[str, _Signature]) -> None:
-        """Fetch complete checkpoints that the directory lacks, and files of other programs."""
-        found = (f"{of}/{name}" for of in _CHECKPOINTS for name in complete_in(self.there / of))
-        # One that the training was about to remove from the store is not known any more.
+        """Download complete checkpoints that the local directory lacks, and other changed files."""
+        complete = (f"{of}/{name}" for of in _CHECKPOINTS for name in complete_in(self.there / of))
+        # Skip a checkpoint that the killed run had removed locally: its name is not in `_known`.
         lacking = {
             folder
-            for folder in found
+            for folder in complete
             if f"{folder}/{LAST}" not in here and (not here or f"{folder}/{LAST}" in self._known)
         }
-        wanted = {
+        needed = {
             name: path
             for name, path in stored.items()
             if not _is_of_checkpoint(name) or _folder(name) in lacking
         }
         fetched = self.here / _FETCHED
         shutil.rmtree(fetched, ignore_errors=True)
-        fetch_files({fetched / name: path for name, path in wanted.items()}, self._end_at_signal)
+        fetch_files({fetched / name: path for name, path in needed.items()}, self._end_at_signal)
         self._sent = dict.fromkeys(stored)
-        for name in sorted(wanted, key=_is_last):
+        for name in sorted(needed, key=_is_last):
             local, is_large = self.here / name, _is_of_checkpoint(name) and not _is_last(name)
             digest = "" if is_large else _digest((fetched / name).read_bytes())
             if _folder(name) in lacking or digest not in self._known.get(name, ()):
@@ -202,17 +200,17 @@ class Mirror:
                 os.replace(fetched / name, local)
                 self._known |= {} if is_large else {name: [digest]}
             elif _digest(content_of(local)) != digest:
-                continue  # it is newer here, or was removed
+                continue  # the local file is newer, or was removed
             self._sent[name] = _signature(local)
-        alike = {
+        identical = {
             _folder(name)
             for name in filter(_is_last, here.keys() & stored.keys())
             if stored[name].read_bytes() == (self.here / name).read_bytes()
         }
-        self._sent.update((name, here.get(name)) for name in stored if _folder(name) in alike)
+        self._sent.update((name, here.get(name)) for name in stored if _folder(name) in identical)
 
     def _end_at_signal(self) -> None:
-        """End the program at a signal, as nothing is trained yet."""
+        """Exit after a signal, because training has not started."""
         if self._stop.number:
             raise SystemExit(128 + self._stop.number)
 
@@ -220,13 +218,13 @@ class Mirror:
         write_whole(self.here / _RECORD, json.dumps(self._known).encode())
 
     def remove(self) -> None:
-        """Remove the local directory; a kill in between leaves nothing to go on from."""
+        """Remove the local directory; after a kill in between, no run resumes from it."""
         (self.here / _RECORD).unlink(missing_ok=True)
         shutil.rmtree(self.here, ignore_errors=True)
 
     def _files(self) -> dict[str, _Signature]:
-        """Return the signatures of the local files that belong into the store, but for the log."""
-        found: dict[str, _Signature] = {}
+        """Return the signatures of the local files to upload, except the log."""
+        signatures: dict[str, _Signature] = {}
         for folder, names, files in os.walk(self.here, onerror=_raise_unless_gone):
             names[:] = [name for name in names if name[0] != "." and UNFINISHED not in name]
             for file in files:
@@ -234,46 +232,46 @@ class Mirror:
                 name = os.path.relpath(path, self.here)
                 if not _is_hidden(name) and name != _LOG:
                     with suppress(FileNotFoundError):
-                        found[name] = _signature(path)
-        return found
+                        signatures[name] = _signature(path)
+        return signatures
 
     def _work(self) -> None:
         while not self._gives_up.is_set():
             is_last, began = self._ending.is_set(), time.monotonic()
             try:
                 self._round()
-            except UnsentError as error:  # for good
+            except UnsentError as error:  # permanent
                 self._failure = error
                 if not self._gives_up.is_set():
                     warn(str(error))
                 return
-            except Exception as error:  # of many kinds, from the libraries of the stores
+            except Exception as error:  # each store library raises its own classes
                 if self._failure is None:
                     self._away_since = began
                     warn(
-                        f"{self.there} cannot be written to ({error}); the run goes on, and "
-                        f"what it writes waits in {self.here} until the store is back"
+                        f"cannot write to {self.there} ({error}); training continues, and files "
+                        f"stay in {self.here} until the store is reachable"
                     )
                 self._failure = error
                 self._gives_up.wait(_RETRY_SECONDS)
                 continue
             if self._failure is not None:
                 self._failure = None
-                warn(f"{self.there} is back; what has waited is sent")
+                warn(f"{self.there} is reachable again; all pending files were uploaded")
             if is_last:
                 return
             took = time.monotonic() - began
             self._ending.wait(max(_ROUND_SECONDS, _SHARE * took))
 
     def _round(self) -> None:
-        """Send the changes since the last round."""
+        """Upload the changes since the last round."""
         here = self._files()
-        # Records before each checkpoint are sent ahead of it, and that of the checkpoint after it.
+        # Earlier records are uploaded before a checkpoint, and its own record after it.
         log = content_of(self.here / _LOG)
         sent = [name for name, signature in self._sent.items() if signature is not None]
         logs = [_until(log, _newest(names)) for names in (sent, here)]
         if any(map(_is_newest, self._sent)) and not any(map(_is_newest, here)):
-            raise UnsentError(f"{self.here}: its checkpoints are gone; {self.there} stays as it is")
+            raise UnsentError(f"{self.here} has lost its checkpoints; {self.there} is unchanged")
         changed = [name for name in here if self._sent.get(name) != here[name]]
         changed.sort(key=here.__getitem__)
         gone = [name for name in self._sent if name not in here]
@@ -283,7 +281,7 @@ class Mirror:
         self._check_wanted()
         files = [name for name in changed if _is_of_checkpoint(name)]
         small: dict[str, bytes] = {}
-        # Keep the files for the time of this round, in which the training may remove them.
+        # Hard links keep the files until the end of the round, as training may remove them.
         shutil.rmtree(self.here / _SENDING, ignore_errors=True)
         try:
             for name in files:
@@ -291,7 +289,7 @@ class Mirror:
                 os.link(self.here / name, self.here / _SENDING / name)
             for name in changed:
                 if not _is_of_checkpoint(name):
-                    small[name] = (self.here / name).read_bytes()  # events may grow meanwhile
+                    small[name] = (self.here / name).read_bytes()  # event files may grow meanwhile
         except FileNotFoundError:  # of a checkpoint that is being removed
             return self._round()
         self._note(small, logs, [name for name in files if _is_last(name)])
@@ -315,7 +313,7 @@ class Mirror:
         self._remove([name for name in gone if name in self._sent])
 
     def _forget(self, gone: Sequence[str]) -> None:
-        """Note removed checkpoints at once, as a start fetches known ones that are not here."""
+        """Record removed checkpoints at once, as `start` downloads missing known checkpoints."""
         if removed := self._known.keys() & filter(_is_last, gone):
             for name in removed:
                 del self._known[name]
@@ -332,7 +330,7 @@ class Mirror:
     def _note(
         self, small: Mapping[str, bytes], logs: Sequence[bytes | None], markers: list[str]
     ) -> None:
-        """Write down what a round is about to send."""
+        """Record the hashes of the files that a round uploads."""
         contents = [(name, (self.here / _SENDING / name).read_bytes()) for name in markers]
         contents += [*small.items(), *((_LOG, log) for log in logs if log is not None)]
         for name, content in contents:
@@ -341,7 +339,7 @@ class Mirror:
         self._write_record()
 
     def _send(self, names: list[str], here: dict[str, _Signature]) -> None:
-        if names:  # else this would ask the store for the lock, to send nothing
+        if names:  # avoid reading the lock if there is nothing to upload
             self._check_wanted()
         self._sent.update(dict.fromkeys(names))
         send_files({self.here / _SENDING / name: self.there / name for name in names})
@@ -357,17 +355,17 @@ class Mirror:
     def _check_wanted(self) -> None:
         if self._gives_up.is_set() or lock.is_lost(self.there / lock.LOCK):
             raise UnsentError(
-                f"nothing more is sent to {self.there}, in which another process trains now; what "
-                f"this one has is in {self.here}"
+                f"uploads to {self.there} stop, because another process trains in it now; this "
+                f"process keeps its files in {self.here}"
             )
 
     def close(self) -> None:
-        """Wait until the store has everything; give up once it is unreachable for ten minutes.
+        """Wait until all files are uploaded, unless the store is unreachable for ten minutes.
 
-        After a signal to stop, give up after a few seconds in any case.
+        After a stop signal, wait only a few seconds.
 
         Raises:
-          UnsentError: something could not be sent; it stays on this machine.
+          UnsentError: some files were not uploaded; they stay on this machine.
         """
         self._ending.set()
         begun = time.monotonic()
@@ -383,15 +381,15 @@ class Mirror:
                     self._forget([name for name in self._sent if name not in here])
                 raise UnsentError(
                     f"{self.there} lacks the end of the run ({failure or 'it is slow'}), which is "
-                    f"complete in {self.here}: once the store is back, start the same command "
-                    "on this machine, which sends it"
+                    f"complete in {self.here}; once the store is reachable, run the same command "
+                    "on this machine to upload it"
                 ) from failure
             self._thread.join(0.05)
         if isinstance(self._failure, UnsentError):
             raise self._failure
 
     def give_up(self) -> None:
-        """Send nothing more, except for a request that is under way."""
+        """Stop uploading after the current request."""
         self._gives_up.set()
         self._ending.set()
         self._thread.join(_JOIN_SECONDS)
@@ -403,24 +401,24 @@ def _signature(path: str | Path) -> _Signature:
 
 
 def _digest(content: bytes | None) -> str:
-    """Return a hash of a content; "" if there is none."""
+    """Hash the content of a file; return "" for None."""
     return "" if content is None else hashlib.sha256(content).hexdigest()
 
 
 def _raise_unless_gone(error: OSError) -> None:
-    """Let a round fail where a directory cannot be read, whose files are not removed."""
+    """Fail a round if a directory is unreadable, instead of treating its files as removed."""
     if not isinstance(error, FileNotFoundError):
         raise error
 
 
 def _newest(names: Iterable[str]) -> int:
-    """Return the step of the newest checkpoint to go on from; -1 without any."""
+    """Return the step of the newest checkpoint to resume from; -1 if there is none."""
     steps = (name.split("/")[1] for name in names if _is_newest(name))
     return max((int(step) for step in steps if step.isdecimal()), default=-1)
 
 
 def _until(log: bytes | None, step: int) -> bytes | None:
-    """Return the whole lines of a log before the record of a checkpoint later than a step."""
+    """Cut a log before the first record of a checkpoint later than `step`."""
     if log is None:
         return None
     lines = log[: log.rfind(b"\n") + 1].splitlines(keepends=True)
@@ -434,7 +432,7 @@ def _until(log: bytes | None, step: int) -> bytes | None:
 
 
 def _is_hidden(name: str) -> bool:
-    """Return whether a file is none of the run's; zarr's `.zarray` is one of a checkpoint."""
+    """Return whether a file is hidden; `.zarray` of zarr belongs to a checkpoint."""
     parts = name.split("/")
     return any(part[0] == "." for part in (parts[:2] if _is_of_checkpoint(name) else parts))
 
@@ -444,7 +442,7 @@ def _is_last(name: str) -> bool:
 
 
 def _is_newest(name: str) -> bool:
-    """Return whether a file says that there is a checkpoint to go on from."""
+    """Return whether a file marks a complete checkpoint to resume from."""
     return _is_last(name) and name.startswith(f"{_CHECKPOINTS[0]}/")
 
 
@@ -453,5 +451,5 @@ def _is_of_checkpoint(name: str) -> bool:
 
 
 def _folder(name: str) -> str:
-    """Return the directory of the checkpoint of a file, such as checkpoints/4."""
+    """Return the checkpoint directory of a file, such as checkpoints/4."""
     return "/".join(name.split("/")[:2])

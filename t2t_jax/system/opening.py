@@ -1,4 +1,4 @@
-"""Open a run by any name: the demo of the package, a path, a bucket, the hub or an archive."""
+"""Resolve the name of a run: the demo, a path, a bucket, the hub or an archive."""
 
 import os
 import shlex
@@ -27,9 +27,9 @@ _DEMO_DIRECTORY = Path(__file__).parents[1] / "demo"
 _ARCHIVES = ".tar.gz", ".tgz", ".tar", ".zip"
 _MOST_MEMBERS, _MOST_BYTES, _MOST_NAMES = 100_000, 1 << 38, 1 << 24
 _MOST_HEADER = 1 << 16
-"""The bytes of the header of a member with its name, which tarfile reads into memory."""
+"""Maximum bytes of a member header, which tarfile reads into memory."""
 _COPY_SUMS = ".copy.sha256"
-"""The file with the hashes of all files of an unpacked copy."""
+"""Checksum file of an unpacked archive."""
 _DAMAGE = (
     *(tarfile.TarError, zipfile.BadZipFile, zlib.error),
     *(EOFError, OSError, RuntimeError, ValueError),
@@ -37,13 +37,13 @@ _DAMAGE = (
 
 
 def opened(name: str | os.PathLike[str], *, with_state: bool = False) -> Path:
-    """Return the path of a run for reading.
+    """Resolve the name of a run to a path for reading.
 
-    "demo" is the run that comes with the package, unless there is a file or directory of this name.
-    Any other name is as for `local_path`.
+    "demo" is the run in the package, unless a file or directory has this name. `local_path`
+    resolves any other name.
 
     Args:
-      with_state: whether to download also the training state for resuming.
+      with_state: whether to also download the training state for resuming.
     """
     if os.fspath(name) != DEMO or Path(name).exists():
         return local_path(name, with_state=with_state)
@@ -57,14 +57,14 @@ def opened(name: str | os.PathLike[str], *, with_state: bool = False) -> Path:
 
 
 def local_path(name: str | os.PathLike[str], *, with_state: bool = False) -> Path:
-    """Return a path for reading, downloaded or unpacked if needed.
+    """Resolve a name to a path for reading; download or unpack it if needed.
 
-    A name `hf://NAME/MODEL` or `hf://NAME/MODEL@REVISION` is downloaded from the hub, and an
-    archive of a run (.tar.gz, .tar, .zip) is unpacked, each into a cache. Any other name is a file
-    or directory, as for `as_path`.
+    `hf://NAME/MODEL` or `hf://NAME/MODEL@REVISION` is downloaded from the hub into a cache. An
+    archive of a run (.tar.gz, .tar, .zip) is unpacked into a cache. `as_path` resolves any other
+    name.
 
     Args:
-      with_state: whether to download also the training state for resuming.
+      with_state: whether to also download the training state for resuming.
 
     Raises:
       UserError: the archive is damaged or has unsafe paths, or the hub refuses the download.
@@ -78,7 +78,7 @@ def local_path(name: str | os.PathLike[str], *, with_state: bool = False) -> Pat
 
 
 def check_directory_name(path: Path) -> None:
-    """Refuse a name for a new directory that ends like an archive's."""
+    """Raise a `UserError` if the name of a new directory ends like an archive name."""
     if path.name.endswith(_ARCHIVES):
         base = path.name.partition(".")[0]
         raise UserError(
@@ -96,48 +96,48 @@ class _Member(NamedTuple):
 
 
 def _unpacked(archive: Path) -> Path:
-    """Unpack the run in an archive; return the archive itself if there is no run in it."""
-    place = user_folder("cache") / "runs" / digest_of(archive)
+    """Unpack the run in an archive; return the archive itself if it contains no run."""
+    copy = user_folder("cache") / "runs" / digest_of(archive)
     try:
         with archive.open("rb") as file:
-            if not _is_whole(place):
-                _remove_damaged(place)
-                files = (one for one in _members(file) if one.kind == "file")
-                sizes = {PurePosixPath(one.name): one.size for one in files}
+            if not _is_whole(copy):
+                _remove_damaged(copy)
+                files = (member for member in _members(file) if member.kind == "file")
+                sizes = {PurePosixPath(member.name): member.size for member in files}
                 root = _root(sizes)
                 if root is None:
                     return archive
-                _check_room(place, sum(sizes[path] for path in sizes if _is_of_run(path, root)))
-                with writing_directory(place) as directory:
+                _check_room(copy, sum(sizes[path] for path in sizes if _is_of_run(path, root)))
+                with writing_directory(copy) as directory:
                     _extract(_members(file), root, directory)
                     sums = listed_sums(directory, _COPY_SUMS)
                     (directory / _COPY_SUMS).write_text(sums, encoding="utf-8")
     except UserError as error:
-        if place.is_dir():  # as another process has unpacked it meanwhile
-            return FetchedPath(place)
+        if copy.is_dir():  # another process unpacked it meanwhile
+            return FetchedPath(copy)
         raise UserError(f"{archive} cannot be unpacked: {error}") from error
     except _DAMAGE as error:
         why = in_one_line(error)
         raise UserError(f"{archive} cannot be unpacked ({why:.200}); bring a whole copy") from error
-    return FetchedPath(place)
+    return FetchedPath(copy)
 
 
-def _is_whole(place: Path) -> bool:
+def _is_whole(copy: Path) -> bool:
     """Return whether an unpacked run is complete and unchanged."""
     try:
-        return (place / _COPY_SUMS).read_bytes() == listed_sums(place, _COPY_SUMS).encode()
+        return (copy / _COPY_SUMS).read_bytes() == listed_sums(copy, _COPY_SUMS).encode()
     except OSError:
         return False
 
 
-def _remove_damaged(place: Path) -> None:
-    hidden = place.with_name(f".{place.name}.{os.getpid()}.old")
+def _remove_damaged(copy: Path) -> None:
+    hidden = copy.with_name(f".{copy.name}.{os.getpid()}.old")
     with removed_at_end(hidden), suppress(FileNotFoundError):
-        place.replace(hidden)
+        copy.replace(hidden)
 
 
-def _check_room(place: Path, needed: int) -> None:
-    parent = next(path for path in place.absolute().parents if path.exists())
+def _check_room(copy: Path, needed: int) -> None:
+    parent = next(path for path in copy.absolute().parents if path.exists())
     if (free := shutil.disk_usage(parent).free) < needed:
         raise UserError(
             f"it unpacks to {needed / 2**20:,.0f} MiB, and {parent} has {free / 2**20:,.0f} MiB "
@@ -146,27 +146,27 @@ def _check_room(place: Path, needed: int) -> None:
 
 
 def _members(file: IO[bytes]) -> Iterator[_Member]:
-    """Yield the members of an archive, and refuse one that is far larger than any run."""
+    """Yield the members of an archive; raise a `UserError` if it is larger than any run."""
     file.seek(0)
-    is_zip = file.read(2) == b"PK"  # the end of an archive by tar may be a member that is a zip
+    is_zip = file.read(2) == b"PK"  # a tar file may end with a zip member, so check the start
     total = names = 0
     for number, member in enumerate((_in_zip if is_zip else _in_tar)(file)):
         total += max(0, member.size)
         names += len(member.name)
         if number >= _MOST_MEMBERS or total > _MOST_BYTES or names > _MOST_NAMES:
-            raise UserError("it holds more than any run does; name an archive of one run")
+            raise UserError("it is larger than any run; name an archive of one run")
         yield member
 
 
 def _in_zip(file: IO[bytes]) -> Iterator[_Member]:
     with zipfile.ZipFile(file) as archive:
-        for one in archive.infolist():
-            # zipfile does not bound the memory for members by bzip2 and LZMA.
-            if one.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-                raise UserError(f"{one.filename!r:.80} is not compressed by deflate; use zip -r")
-            mode = one.external_attr >> 28  # the kind of a Unix file, or 0
-            kind = "directory" if one.is_dir() else "file" if mode in (0, 0o10) else "other"
-            yield _Member(one.filename, one.file_size, kind, partial(archive.open, one))
+        for info in archive.infolist():
+            # zipfile does not limit the memory of bzip2 and LZMA.
+            if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                raise UserError(f"{info.filename!r:.80} is not compressed by deflate; use zip -r")
+            mode = info.external_attr >> 28  # the kind of a Unix file, or 0
+            kind = "directory" if info.is_dir() else "file" if mode in (0, 0o10) else "other"
+            yield _Member(info.filename, info.file_size, kind, partial(archive.open, info))
 
 
 def _refuse_sparse(member: tarfile.TarInfo, *_: object) -> NoReturn:
@@ -174,7 +174,7 @@ def _refuse_sparse(member: tarfile.TarInfo, *_: object) -> NoReturn:
 
 
 class _TarMember(tarfile.TarInfo):
-    """A member with bounds that tarfile lacks: on long names and the maps of sparse files."""
+    """A member with limits that tarfile lacks: on name length and sparse files."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "_TarMember":
@@ -190,36 +190,36 @@ class _TarMember(tarfile.TarInfo):
 
 def _in_tar(file: IO[bytes]) -> Iterator[_Member]:
     file.seek(0)
-    # tarfile does not bound the memory for bzip2 and LZMA either.
+    # tarfile does not limit the memory of bzip2 and LZMA.
     mode: Literal["r:gz", "r:"] = "r:gz" if file.read(2) == b"\x1f\x8b" else "r:"
     file.seek(0)
     with tarfile.open(fileobj=file, mode=mode, tarinfo=_TarMember) as archive:
-        for one in archive:
-            if one.issparse():
-                _refuse_sparse(one)
-            kind = "directory" if one.isdir() else "file" if one.isreg() else "other"
-            yield _Member(one.name, one.size, kind, partial(archive.extractfile, one))
-            vars(archive)["members"].clear()  # which would keep all headers in memory
+        for info in archive:
+            if info.issparse():
+                _refuse_sparse(info)
+            kind = "directory" if info.isdir() else "file" if info.isreg() else "other"
+            yield _Member(info.name, info.size, kind, partial(archive.extractfile, info))
+            vars(archive)["members"].clear()  # otherwise, tarfile keeps all headers in memory
 
 
 def _root(files: Iterable[PurePosixPath]) -> PurePosixPath | None:
-    """Return the uppermost directory of an archive that has a run."""
+    """Return the topmost directory of an archive that contains a run; None if there is none."""
     runs = {path.parent for path in files if path.name == hub.RUN_FILES[0]}
-    found = sorted(runs, key=lambda path: (len(path.parts), path))
-    if len(found) > 1 and len(found[0].parts) == len(found[1].parts):
-        raise UserError(f"it has several runs, {found[0]} and {found[1]}; unpack it, and name one")
-    return next(iter(found), None)
+    roots = sorted(runs, key=lambda path: (len(path.parts), path))
+    if len(roots) > 1 and len(roots[0].parts) == len(roots[1].parts):
+        raise UserError(f"it has several runs, {roots[0]} and {roots[1]}; unpack it, and name one")
+    return next(iter(roots), None)
 
 
 def _is_of_run(path: PurePosixPath, root: PurePosixPath) -> bool:
     if not path.is_relative_to(root):
         return False
     name = str(path.relative_to(root))
-    return any(fnmatchcase(name, one) for one in (*hub.RUN_FILES, *hub.STATE_FILES))
+    return any(fnmatchcase(name, pattern) for pattern in (*hub.RUN_FILES, *hub.STATE_FILES))
 
 
-def _extract(members: Iterator[_Member], root: PurePosixPath, place: Path) -> None:
-    """Write the files of a run into a directory, and skip all others of the archive."""
+def _extract(members: Iterator[_Member], root: PurePosixPath, copy: Path) -> None:
+    """Write the files of a run into a directory, and skip other members."""
     for member in members:
         path = PurePosixPath(member.name)
         if not _is_of_run(path, root):
@@ -230,7 +230,7 @@ def _extract(members: Iterator[_Member], root: PurePosixPath, place: Path) -> No
             raise UserError(f"{member.name!r:.80} is a link or a device")
         if member.kind == "directory":
             continue
-        target = place / path.relative_to(root)
+        target = copy / path.relative_to(root)
         target.parent.mkdir(parents=True, exist_ok=True)
         with target.open("xb") as written, member.open() as source:  # type: ignore[union-attr]
             shutil.copyfileobj(source, written)

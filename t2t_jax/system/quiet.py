@@ -1,7 +1,7 @@
-"""Filters that keep Orbax from printing errors which this package reports in one line.
+"""Silence Orbax errors that this package reports in one line.
 
-Orbax prints many warnings. It raises an error, and also logs it with its threads' stacks.
-Unfinished reads and writes report the error again when they end or are garbage-collected.
+Orbax prints many warnings. It raises an error, and also logs it with thread stacks. Unfinished
+reads and writes report the error again when they end or are garbage-collected.
 """
 
 import sys
@@ -21,9 +21,9 @@ _own_hook: _Hook | None = None
 
 @contextmanager
 def orbax_kept_quiet() -> Iterator[None]:
-    """Keep Orbax from printing within a `with` block or a decorated function.
+    """Silence Orbax within a `with` block or a decorated function.
 
-    It changes loggers and a hook of the whole process, and restores them at the end of the last
+    This changes loggers and a hook of the whole process, and restores them at the end of the last
     active block.
     """
     global _num_users
@@ -43,7 +43,7 @@ def orbax_kept_quiet() -> Iterator[None]:
 
 
 def keep_orbax_quiet() -> None:
-    """Keep Orbax from printing from now on: for a program, never for an import."""
+    """Silence Orbax permanently; only programs call this function, never an import."""
     global _num_users, _hook_before, _own_hook
     from absl import logging
 
@@ -61,15 +61,15 @@ def _is_not_by_orbax(record: LogRecord) -> bool:
 
 
 def _is_not_about_orbax(record: LogRecord) -> bool:
-    # TensorStore reads and writes for Orbax, and its errors name it alone.
+    # TensorStore reads and writes for Orbax, and its errors name only TensorStore.
     return not any(name in record.getMessage() for name in ("orbax", "tensorstore"))
 
 
 def _without_orbax(before: _Hook) -> _Hook:
-    """Return a hook that drops Orbax's unfinished work, and passes all else to `before`.
+    """Return a new hook that drops errors of unfinished Orbax work, and passes others to `before`.
 
-    Each call makes a new hook. Another library's hook may wrap an earlier one; the new hook calls
-    it, and so the earlier one, which must not call the new one again.
+    A hook of another library may wrap our earlier hook. The new hook calls that hook, so the
+    earlier hook must not call the new one again.
     """
 
     def hook(unraisable: Any) -> None:

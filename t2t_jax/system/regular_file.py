@@ -9,7 +9,7 @@ from t2t_jax.errors import UserError
 
 
 def regular(path: Path) -> Path:
-    """Return the path itself, if it leads to a regular file, also through links.
+    """Return the path if it is a regular file, or a link to one.
 
     Raises:
       OSError: the file is missing, or is something else, such as a directory or a named pipe.
@@ -23,13 +23,10 @@ def regular(path: Path) -> Path:
 
 
 def check_regular(path: Path) -> None:
-    """Refuse a path to a directory, a pipe or a device, before it is opened.
-
-    The file may be missing: opening it reports that.
-    """
+    """Raise a `UserError` for a directory, a pipe or a device; the file may be missing."""
     try:
         regular(path)
-    except ValueError:  # a name that no file can have
+    except ValueError:  # an invalid file name
         return
     except OSError as error:
         if error.errno in (errno.EISDIR, errno.EINVAL):

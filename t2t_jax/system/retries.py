@@ -1,4 +1,4 @@
-"""Retries after storage faults that may pass, such as a full disk."""
+"""Retry after temporary storage faults, such as a full disk."""
 
 import time
 from collections.abc import Callable
@@ -9,12 +9,12 @@ from t2t_jax.system.exit_codes import may_pass
 
 _T = TypeVar("_T")
 PAUSES = 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 60.0
-"""Seconds before each further attempt: three minutes in all."""
-_MOST_SECONDS = 200.0  # as an attempt may take long itself, in a store that is away
+"""Seconds before each retry: three minutes in all."""
+_MOST_SECONDS = 200.0  # because an attempt may be slow if the store is unreachable
 
 
 def with_retries(write: Callable[[], _T]) -> _T:
-    """Write something, again and again for three minutes after storage faults that may pass."""
+    """Call `write`, and retry for three minutes after temporary storage faults."""
     pauses, latest = iter(PAUSES), time.monotonic() + _MOST_SECONDS
     while True:
         try:

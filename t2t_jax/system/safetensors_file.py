@@ -1,4 +1,4 @@
-"""Read safetensors files, without trusting them."""
+"""Read untrusted safetensors files."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -22,7 +22,7 @@ def read_safetensors(file: Path) -> tuple[dict[str, np.ndarray], Mapping[str, st
         for name in names:
             if (dtype := opened.get_slice(name).get_dtype()) not in _READABLE:
                 raise UserError(
-                    f"{file} has numbers of the kind {dtype} in the array {name!r:.80}; import "
+                    f"{file} has values of dtype {dtype} in the array {name!r:.80}; import "
                     "the model in float32, float16 or bfloat16"
                 )
         return {name: opened.get_tensor(name) for name in names}, opened.metadata() or {}
@@ -43,6 +43,6 @@ def _reading(file: Path) -> Iterator[safe_open]:
         raise
     except OSError as error:
         raise UserError(f"{file} cannot be read: {error.strerror or error}") from error
-    except Exception as error:  # the library raises a class of its own, and those of NumPy
+    except Exception as error:  # the library raises its own class and errors of NumPy
         why = in_one_line(error)
-        raise UserError(f"{file} is damaged, or no file of safetensors: {why:.200}") from error
+        raise UserError(f"{file} is damaged, or no safetensors file: {why:.200}") from error

@@ -1,4 +1,4 @@
-"""The file SHA256SUMS of a directory: the hash of every file, for `sha256sum --check`."""
+"""Write and check the SHA256SUMS file of a directory, for `sha256sum --check`."""
 
 import hashlib
 from collections.abc import Iterable
@@ -8,7 +8,7 @@ from t2t_jax.errors import UserError
 from t2t_jax.system.regular_file import regular
 
 SUMS = "SHA256SUMS"
-"""The name of the file."""
+"""Name of the checksum file."""
 
 
 def write_sums(directory: Path) -> None:
@@ -17,16 +17,16 @@ def write_sums(directory: Path) -> None:
 
 
 def listed_sums(directory: Path, skipped: str) -> str:
-    """Return a line for each file at or below a directory, without the file `skipped`."""
+    """Format a checksum line for each file below a directory except the file `skipped`."""
     paths = sorted(path for path in directory.rglob("*") if path.is_file())
     tree = {path.relative_to(directory).as_posix(): path for path in paths}
     return "".join(f"{digest_of(path)}  {name}\n" for name, path in tree.items() if name != skipped)
 
 
 def check_sums(directory: Path, names: Iterable[str]) -> None:
-    """Refuse a directory in which one of some files does not match its SHA256SUMS.
+    """Raise a `UserError` if one of the named files does not match SHA256SUMS.
 
-    A directory without SHA256SUMS is not checked.
+    A directory without SHA256SUMS passes.
     """
     if not (directory / SUMS).is_file():
         return
@@ -45,6 +45,6 @@ def check_sums(directory: Path, names: Iterable[str]) -> None:
 
 
 def digest_of(path: Path, kind: str = "sha256") -> str:
-    """Return the hash of a file in hexadecimal digits, by a `hashlib` algorithm."""
+    """Return the hexadecimal hash of a file, by a `hashlib` algorithm."""
     with regular(path).open("rb") as file:
         return hashlib.file_digest(file, kind).hexdigest()

@@ -120,7 +120,7 @@ def test_several_splits_are_scored_in_one_call(workdir, capsys, tmp_path):
     records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [record["split"] for record in records] == ["test", "dev"]
     assert read_scores(workdir)[-2:] == records
-    with pytest.raises(UserError, match="--split names 2; give one of them at a time"):
+    with pytest.raises(UserError, match="--split names 2; score one split at a time"):
         command(
             "evaluate", "--workdir", workdir, "--split", "test", "dev", "--output", tmp_path / "o"
         )

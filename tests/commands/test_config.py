@@ -78,7 +78,7 @@ def test_a_dry_run_says_what_a_training_would_do_and_writes_nothing(tiny_run, tm
     assert [*tmp_path.glob(".dry-run-*")] == []
     with pytest.raises(UserError, match="nobody"):
         main([*arguments, "--track", "nobody:x"])
-    with pytest.raises(UserError, match="--dry-run cannot be given with --compile-only"):
+    with pytest.raises(UserError, match="--dry-run cannot be combined with --compile-only"):
         main([*arguments, "--compile-only"])
     with pytest.raises(UserError, match=r"parallel\.data=99"):
         main([*arguments, "--parallel.data", "99"])

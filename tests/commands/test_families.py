@@ -147,7 +147,7 @@ def test_a_score_of_images_has_their_words_alone(corpora, runs, capsys):
 @pytest.mark.parametrize("flags", [["--beam-size", "3"], ["--seed", "1"]])
 @pytest.mark.parametrize("family", ["tagger", "language model"])
 def test_the_score_of_a_model_that_does_not_search_takes_no_flags_of_a_search(family, flags, runs):
-    with pytest.raises(UserError, match="need no search; leave out --seed"):
+    with pytest.raises(UserError, match="need no beam search; leave out --seed"):
         main(["evaluate", str(runs[family]), *flags])
 
 

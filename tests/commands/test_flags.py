@@ -95,7 +95,7 @@ def test_a_family_of_networks_and_its_task_come_by_flags_of_one_command_line():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["evaluate", "w", "--split"], "--split names no split; give one, such as test"),
+        (["evaluate", "w", "--split"], "--split names no split; name one, such as test"),
         (["explore", "w", "--text", "a", "--output", "no/view.html"], "there is no directory no;"),
         (["heads", "w", "--plot", "no/heads.svg"], "there is no directory no;"),
     ],
@@ -271,7 +271,7 @@ def test_the_text_of_a_program_is_only_written_where_one_is_compiled(config_file
         ("--config nowhere.py", "no config file nowhere.py"),
         ("--num-processes two", "--num-processes: no type matching {None}|INT"),
         ("--compile-only v5e:4x4 --compile_only", "--compile_only is given twice"),
-        ("", "w holds no run to go on with; name a config"),
+        ("", "w holds no run to resume; name a config"),
     ],
 )
 def test_a_bad_command_line_of_train_is_refused(arguments, message):

@@ -72,7 +72,7 @@ def test_the_script_is_for_every_shell_and_its_commands_are_commands(project, mo
     ("arguments", "message"),
     [
         ([], "t2t-jax init lacks DIR; see --help"),
-        (["mine"], "mine has config.py, README.md, run.sh already; move these, or"),
+        (["mine"], "mine already has config.py, README.md, run.sh; move these, or"),
         (["mine/run.sh"], "cannot write mine/run.sh"),
         (["new", "--source", "a/b"], "--source 'a/b' is no language"),
         (["new", "--target", "en"], "--source and --target are both 'en'; give two languages"),

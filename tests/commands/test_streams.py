@@ -80,8 +80,8 @@ def test_input_is_unpacked_if_its_name_ends_in_gz(here):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.gz", b"one\n", r"cannot read a\.gz: Not a gzipped file .*: pack it again"),
-        ("a.gz", gzip.compress(b"one\n" * 99)[:-9], r"cannot read a\.gz: .*: pack it again"),
+        ("a.gz", b"one\n", r"cannot read a\.gz: Not a gzipped file .*; compress it again"),
+        ("a.gz", gzip.compress(b"one\n" * 99)[:-9], r"cannot read a\.gz: .*; compress it again"),
         ("a", "one\n".encode("utf-16"), r"a is no text in UTF-8, but seems to be UTF-16; .* iconv"),
         ("a", b"one\rtwo\r", "a ends its lines with carriage returns alone; convert it by: tr"),
     ],
@@ -244,10 +244,10 @@ def test_a_failure_midway_leaves_what_was_there(here, monkeypatch):
     ("stream", "line", "message"),
     [
         ("stdin", "translate --workdir w", "standard input is closed; name a file with --input"),
-        ("stdout", TRANSLATE, "nobody sees the result; name a file with --output"),
+        ("stdout", TRANSLATE, "the result would be lost; name a file with --output"),
         ("stdout", "score --workdir w --source lines --target lines", "name a file with --output"),
-        ("stdout", "evaluate --workdir w", "name a file for the model's answers with --output"),
-        ("stdout", "compare --references lines --hypotheses lines", "nobody sees the result"),
+        ("stdout", "evaluate --workdir w", "name an output file with --output"),
+        ("stdout", "compare --references lines --hypotheses lines", "the result would be lost"),
     ],
 )
 def test_a_closed_stream_that_is_needed_is_refused(no_model, monkeypatch, stream, line, message):

@@ -84,7 +84,7 @@ def test_the_file_that_a_grid_amounts_to_gives_the_same_grid(tmp_path):
         ([""], "'' is not FIELD=VALUES"),
         ([f"{D_FF}=a,2"], "--vary model.d_ff=a: 'a' is not INT"),
         (["model.norm_order=pre,psot"], "'psot' is not post|pre"),
-        ([f"{D_FF}=8:4:lin3"], "is an empty range; write LEAST:MOST:linNUMBER"),
+        ([f"{D_FF}=8:4:lin3"], "is an empty range; write LOW:HIGH:linN"),
         ([f"{D_FF}=4:8:lin1"], "is an empty range"),
         ([f"{FACTOR}=0:1:log3"], "has no geometric steps from 0.0; begin above 0, or use lin"),
         ([f"{D_FF}=1:3:lin9"], "has only 3 different whole numbers; ask for fewer"),
@@ -110,7 +110,7 @@ def test_a_vary_that_makes_no_grid_is_refused_in_one_line(factors, message):
     [
         (["--vary", f"{D_FF}=1,2"], "--vary varies the fields of a config; name one, as in"),
         (["--config", "base", "--vary", "model.num_heads=3,5"], "not divisible by num_heads=3"),
-        (["--config", "base", "--model.d-ff", "3"], "need --vary; without it, write them into"),
+        (["--config", "base", "--model.d-ff", "3"], "need --vary; without it, set the fields in"),
         (["--config", "base"], "or what --vary makes of one config"),
         (["--config", "base", "--vary", f"{D_FF}=1,2", "w"], "a directory stands ahead of flags"),
         (["--config", "table3", "--vary", f"{D_FF}=1,2"], "name a variant as"),

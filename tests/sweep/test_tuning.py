@@ -162,7 +162,7 @@ def test_rules_that_do_not_fit_are_refused(tmp_path, rules, message):
         ("d_ff", False, "--tune 'd_ff' is not FIELD=VALUES"),
         ("model.d_f=1", False, "unknown config field 'model.d_f'; did you mean model"),
         ("model.d_ff=32:1:log3", False, r"--tune model\.d_ff=32:1:log3 is an empty range"),
-        ("model.d_ff=32:64:log", False, r"=32:64:log is an empty range; write LEAST:MOST:logN"),
+        ("model.d_ff=32:64:log", False, r"=32:64:log is an empty range; write LOW:HIGH:logN"),
         ("model.d_ff=32:64:log3", True, "log3 is no range for a sampler; write it as"),
         (f"{FACTOR}=0:1:log", True, "0:1:log is no range for a sampler"),
         (f"{FACTOR}=nan:1:lin", True, "nan:1:lin is no range for a sampler"),

@@ -218,7 +218,7 @@ def test_too_few_threads_are_refused_before_any_is_missing(monkeypatch, cores):
     check_threads()
     before = threading.active_count()
     _let_start(monkeypatch, 69 + 3 * cores)
-    with pytest.raises(UserError, match=rf"start {69 + 3 * cores} threads more; .*ulimit -u"):
+    with pytest.raises(UserError, match=rf"start only {69 + 3 * cores} more threads; .*ulimit -u"):
         check_threads()
     assert threading.active_count() == before
 
@@ -229,7 +229,7 @@ def test_too_few_addresses_are_refused():
     command = f"ulimit -v 524288; exec {sys.executable} -c '{program}'"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert done.stderr.splitlines()[-1].startswith("t2t_jax.errors.UserError: JAX needs about")
-    assert "256 MiB of addresses" in done.stderr
+    assert "256 MiB of address space" in done.stderr
 
 
 def test_a_host_has_the_name_by_which_slurm_leaves_it_out(monkeypatch):

@@ -154,7 +154,7 @@ def test_the_disk_is_full(hub, monkeypatch):
 
 
 def test_a_run_on_the_hub_is_not_trained_in(hub, tmp_path):
-    message = "is on the hub, where runs are only read; name a directory or a bucket, and send"
+    message = "is on the hub, where runs are read-only; name a directory or a bucket, and upload"
     with pytest.raises(UserError, match=message):
         train_command(["--config", "configs/base.py", "--workdir", "hf://someone/new"])
     with pytest.raises(UserError, match=message):

@@ -192,7 +192,7 @@ def test_what_waits_at_the_end_is_sent_by_the_next_start(store, place, capsys):
     shutil.copytree(here, here.with_name("copy"))
     with mirrored(place, StopSignal()) as here:
         assert steps_of(here) == [STEPS - 1, STEPS]
-    assert f"goes on from {here}" in capsys.readouterr().err
+    assert f"resumes from {here}" in capsys.readouterr().err
     check_whole(place)
 
     # What another run of this name has left is not brought back to it.
@@ -265,7 +265,7 @@ def test_a_directory_that_somebody_removes_is_not_removed_from_the_store(place):
             time.sleep(0.5)
             here.rename(here.with_name("elsewhere"))
 
-    with pytest.raises(UnsentError, match="its checkpoints are gone"):
+    with pytest.raises(UnsentError, match="has lost its checkpoints"):
         train()
     check_whole(place)
 

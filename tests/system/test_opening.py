@@ -76,7 +76,7 @@ def test_an_archive_that_is_larger_than_the_disk_is_refused_before_it_is_unpacke
 
 def test_many_long_names_are_refused(run, monkeypatch):
     monkeypatch.setattr("t2t_jax.system.opening._MOST_NAMES", 30)  # r, and its two files
-    with pytest.raises(UserError, match="holds more than any run does"):
+    with pytest.raises(UserError, match="is larger than any run"):
         opened(_packed(run))
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Train on the text in corpus/, score, and translate. Flags are those of t2t-jax train, as in
 #   ./run.sh --training.num-train-steps 20000
-# The same call goes on with a training that was stopped.
+# To resume an interrupted training run, run this script again.
 set -euo pipefail
 cd "$(dirname "$0")"
 

@@ -18,11 +18,11 @@ class CompileFlags(TrainingFlags):
     common: ClassVar = ("compile_only",)
     examples: ClassVar = ("--config configs/big.py --compile-only h100:8",)
     compile_only: Annotated[str | None, MAY_STAND_ALONE] = None
-    """Compile the step, print whether it fits and how fast it can be, and train nothing. The value
-    names devices that need not be present, TPUs as v5e:4x4, GPUs as h200:8 or h100:2x8; without a
-    value, it is those of this machine. Needs no RUN."""
+    """Compile the training step without training; print whether it fits into memory and its
+    estimated speed. The value names devices that may be absent: TPUs such as v5e:4x4, or GPUs such
+    as h200:8 or h100:2x8. Without a value, use the devices of this machine. RUN is not needed."""
     write_program: Path | None = None
-    """With --compile-only: the file for the text of the compiled program."""
+    """With --compile-only, the file to write the text of the compiled program to."""
 
     def run(self, config: Config) -> int:
         """Print what a step of training and of search takes; return 1 if training does not fit."""

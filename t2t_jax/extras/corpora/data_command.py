@@ -1,4 +1,4 @@
-"""The command that fetches a public corpus and prepares it as text."""
+"""The command `data`: download a public corpus and prepare it as text."""
 
 import math
 from dataclasses import dataclass
@@ -15,9 +15,9 @@ from t2t_jax.system.bucket import check_local
 
 @dataclass(frozen=True)
 class DataCommand:
-    """Fetch a public corpus, and write it as text files that --data.corpus text:DIR reads.
+    """Download a public corpus and write it as text files for --data.corpus text:DIR.
 
-    Fetched archives are kept in DIR/archives. After an interruption, the same command goes on.
+    Downloaded archives stay in DIR/archives. To resume after an interruption, run the same command.
     """
 
     advice: ClassVar = (
@@ -25,18 +25,18 @@ class DataCommand:
         "multi30k-en-de corpora/multi30k; see --help"
     )
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="CORPUS")] = tyro.MISSING
-    """The corpus: wmt14-en-de, wmt14-en-fr, wmt16-en-ro, multi30k-en-de or iwslt14-de-en."""
+    """Corpus: wmt14-en-de, wmt14-en-fr, wmt16-en-ro, multi30k-en-de or iwslt14-de-en."""
     directory: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")] = tyro.MISSING
-    """The directory to write to."""
+    """Directory to write the corpus to."""
     mirror: str | None = None
-    """URL of a place with the archives under their names in DIR/SOURCES.md, such as
-    https://mirror.example/wmt or file:///data/wmt; None is their own servers."""
+    """URL of a mirror of the archives, such as https://mirror.example/wmt or file:///data/wmt; None
+    is the original servers. DIR/SOURCES.md lists the file names."""
     max_words: int | None = None
-    """Most words of each side of a training pair; without this and --max-ratio, the usual limits of
-    the corpus hold."""
+    """Maximum number of words per side of a training pair. Without --max-words and --max-ratio, the
+    usual limits of the corpus apply."""
     max_ratio: float | None = None
-    """Most words of one side for each word of the other; without this and --max-words, the usual
-    limits of the corpus hold."""
+    """Maximum ratio between the numbers of words of the two sides of a training pair. Without
+    --max-words and --max-ratio, the usual limits of the corpus apply."""
 
     def run(self) -> int:
         """Prepare the corpus, print its sizes, and return the exit code."""

@@ -14,20 +14,21 @@ from t2t_jax.errors import UserError
 
 @dataclass(frozen=True)
 class PredictCommand(RunFlags):
-    """Label inputs, or fill in hidden words, with an encoder; each input gives one line, in order.
+    """Label text or images, or fill in masked words, with an encoder: one output line per input.
 
-    A tagger writes a tag for each word of a line (words have spaces between them), and a classifier
-    a label for the line. A model of masked language modelling fills in each <mask> of a line. Blank
-    lines stay blank. A model of images reads an .npz file of NumPy.
+    A tagger writes one tag per space-separated word, and a classifier one label per line. A masked
+    language model fills in each <mask> of a line. Blank lines stay blank. An image model reads a
+    NumPy .npz file.
     """
 
     input: Path | None = None
-    """File of lines, plain or .gz; None is the standard input. For images, an .npz file whose array
-    x_test, images or x is [n, height, width] or [n, height, width, channels], of uint8."""
+    """Text file with one input per line, plain or .gz; None is the standard input. For images, an
+    .npz file with a uint8 array x_test, images or x, of shape [n, height, width] or [n, height,
+    width, channels]."""
     output: Path | None = None
-    """File to write, all of it or nothing; None is the standard output."""
+    """Output file, written atomically; None is the standard output."""
     probabilities: bool = False
-    """Write the probability after each label, as in NN:0.98."""
+    """Append the probability to each label, as in NN:0.98."""
 
     def run(self) -> int:
         """Write a line for every input, and return the exit code."""

@@ -12,17 +12,17 @@ from t2t_jax.system.atomic_file import check_place
 
 @dataclass(frozen=True)
 class ExploreCommand(RunFlags):
-    """Write a page that shows what a model does with a sentence: attention, search, input.
+    """Write a web page that shows how a model translates a sentence: attention, beam search, input.
 
-    The page is one file of HTML, which any browser opens without a network.
+    The page is a single HTML file that works offline.
     """
 
     output: Path = tyro.MISSING
     """File to write, such as view.html; an existing file is replaced."""
     text: str = tyro.MISSING
-    """Sentence of the source language."""
+    """Source sentence."""
     references: str | None = None
-    """Translation whose attention is shown; None is the model's own."""
+    """Translation to show attention for; None is the translation by the model."""
 
     def run(self) -> int:
         """Write the page, print where it is, and return the exit code."""

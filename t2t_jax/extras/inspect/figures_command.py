@@ -13,18 +13,19 @@ from t2t_jax.errors import UserError
 
 @dataclass(frozen=True)
 class FiguresCommand:
-    """Draw the paper's pictures, computed by the code of the model, as SVG and PNG.
+    """Draw the figures of the paper from the code of the model, as SVG and PNG.
 
-    The pictures show the architecture with shapes and numbers of parameters, positions, the
-    schedule, softmax saturation, label smoothing, masks, the cost of long rows, and attention.
+    The figures show the architecture with shapes and parameter counts, positional encodings, the
+    learning rate schedule, softmax saturation, label smoothing, masks, the cost of long sequences,
+    and attention.
     """
 
     directory: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")] = tyro.MISSING
-    """Directory for the files, which is made if missing; files of the same names are replaced."""
+    """Directory to write the figures to; existing files with the same names are replaced."""
     workdir: Annotated[RunToRead | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = None
-    """Directory of the run to draw; None is the paper's base model, without attention."""
+    """Directory of the run to draw; None is the base model of the paper, without attention."""
     text: str | None = None
-    """Sentence whose attention is drawn; None is "No devices were found."."""
+    """Sentence to draw attention for; None is "No devices were found."."""
 
     def run(self) -> int:
         """Draw everything, print where it is, and return the exit code."""

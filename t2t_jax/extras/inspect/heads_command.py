@@ -18,25 +18,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class HeadsCommand(RunFlags):
-    """Measure each attention head in two ways of Michel et al. 2019, and find its kind.
+    """Rank attention heads by importance, and show what they attend to (Michel et al. 2019).
 
-    Each head is masked alone, which changes loss and BLEU; its importance is the mean size of the
-    loss's derivative by a gate on the head. Then heads are masked in the order of importance.
+    The command masks one head at a time and reports the change in loss and BLEU. The importance of
+    a head is the mean absolute gradient of the loss with respect to a gate on the head. Finally,
+    the command masks more and more heads in order of importance.
     """
 
     split: str = "dev"
-    """Split of the run's corpus on which heads are measured."""
+    """Split of the corpus to measure the heads on."""
     num_sentences: int | None = None
-    """Number of sentences of the split, from the first; None is all."""
+    """Number of sentences of the split to use, from the first; None is all."""
     loss_only: bool = False
-    """Measure no BLEU, which needs a greedy search for every head and so is slow."""
+    """Skip BLEU, which is slow because it needs a greedy search for every head."""
     json: bool = False
     """Print one JSON object instead of tables."""
     plot: Path | None = None
-    """File for a picture, which ends in .svg or .png."""
+    """File to write a plot to, in .svg or .png."""
     prune: tuple[float, Path] | None = None
-    """Share of the heads to remove, such as 0.4, and the directory of a new run without the least
-    important heads: equally many of each layer of an attention. Nothing else is measured."""
+    """Fraction of heads to remove, such as 0.4, and the directory of a new run without the least
+    important heads. Remove the same number of heads from each layer; measure nothing else."""
 
     def run(self) -> int:
         """Measure the heads, draw and print the figures, and return the exit code."""

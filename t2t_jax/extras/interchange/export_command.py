@@ -15,21 +15,24 @@ _HELP = formats.described_formats(formats.writable())
 
 @dataclass(frozen=True)
 class ExportCommand:
-    """Write the model of a run in a format of another program, all of it or nothing."""
+    """Export the model of a run to the format of another program.
+
+    The output directory is written atomically.
+    """
 
     examples: ClassVar = ("runs/base models/base --to ctranslate2",)
     workdir: OneRun = tyro.MISSING
     """Directory of the run."""
     output: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT")] = tyro.MISSING
-    """The directory to write."""
+    """Directory to write the model to."""
     to: Annotated[str, tyro.conf.arg(metavar="FORMAT", help=_HELP)] = tyro.MISSING
     dtype: str | None = None
-    """Dtype of the weights, as float32, float16 or int8; None is the usual one of the format."""
+    """Dtype of the parameters, such as float32 or int8; None is the default of the format."""
     average: int | None = None
-    """Number of the last checkpoints to average; None is the moving average of a run with
+    """Number of latest checkpoints to average; None is the moving average of a run with
     training.ema_decay, or else the run's checkpoint.average."""
     step: int | Literal["best"] | None = None
-    """Step of the last checkpoint, or best for the best dev score; None is the newest."""
+    """Step of the newest checkpoint to use, or best for the best dev score; None is the newest."""
 
     def run(self) -> int:
         """Write the model, and return the exit code."""

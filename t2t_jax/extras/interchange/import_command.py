@@ -15,10 +15,10 @@ _HELP = formats.described_formats(formats.readable())
 
 @dataclass(frozen=True)
 class ImportCommand:
-    """Make a run directory of a model in another format, all of it or nothing.
+    """Make a run directory from a model in another format.
 
-    Nothing in the model's files is executed. The run is used as any other: to translate, score,
-    ensemble and export, or to continue text.
+    The run directory is written atomically, and no code from the model files is executed. The run
+    works like any other: translate, score, ensemble, export, or generate text.
     """
 
     examples: ClassVar = ("marian models/opus-mt-en-de runs/opus",)
@@ -26,20 +26,20 @@ class ImportCommand:
         tyro.MISSING
     )
     path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="PATH")] = tyro.MISSING
-    """Directory of the model."""
+    """Directory of the model to import."""
     workdir: NewRun = tyro.MISSING
-    """The run directory to write."""
+    """Run directory to write."""
 
     positions: Literal["huggingface", "marian"] = "huggingface"
-    """For marian: the sinusoids of transformers, or those of Marian's C++ toolkit, with which
-    OPUS-MT trained its models."""
+    """For marian, the positional sinusoids: as in transformers, or as in Marian's C++ toolkit,
+    which OPUS-MT models were trained with."""
 
     source_language: str | None = None
-    """Source language under the name for the run, such as en where the model's files have eng; of a
-    model of several, the one that it is to read first; None is the one in the files."""
+    """Name of the source language in the run, such as en if the model files say eng. For a
+    multilingual model, the default source language. None is the language in the files."""
     target_language: str | None = None
-    """Target language under the name for the run; of a model of several, the one that it is to
-    write first; None is the one in the files."""
+    """Name of the target language in the run. For a multilingual model, the default target
+    language. None is the language in the files."""
 
     def run(self) -> int:
         """Write the run directory, and return the exit code."""

@@ -12,29 +12,30 @@ from t2t_jax.commands.tables import print_line
 
 @dataclass(frozen=True)
 class PublishCommand(LoadFlags):
-    """Publish a run: what loading it needs, and a model card, all of it or nothing.
+    """Upload a run with a model card to the Hugging Face Hub, a bucket or a directory.
 
-    The run then opens by its name wherever a run is named for reading.
+    The upload contains the files that loading needs, and it is atomic. Every command that reads a
+    run then accepts the destination as RUN.
     """
 
     workdir: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = tyro.MISSING
-    """Directory of the run, or hf://NAME/MODEL, or an archive of a run."""
+    """Run to publish: a run directory, hf://NAME/MODEL, or an archive of a run."""
     destination: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DEST")] = tyro.MISSING
-    """The place: hf://NAME/MODEL, s3://bucket/name, gs://bucket/name or a directory."""
+    """Destination: hf://NAME/MODEL, s3://bucket/name, gs://bucket/name or a directory."""
     licence: str | None = None
-    """Licence of the model, such as apache-2.0 or cc-by-4.0; None is that of a published run."""
+    """License of the model, such as apache-2.0 or cc-by-4.0; None is the license of RUN."""
     private: bool = False
-    """Make a new model on the hub private."""
+    """Create the model on the hub as private."""
     revision: str | None = None
-    """Branch on the hub to publish to; None is main."""
+    """Branch on the hub to upload to; None is main."""
     dtype: str | None = None
     """Dtype of the parameters: float32, or bfloat16 for half the size; None is float32."""
     with_state: bool = False
-    """Publish the newest checkpoint too, from which train goes on elsewhere."""
+    """Also upload the newest checkpoint, so that another machine can resume training."""
     dry_run: Path | None = None
-    """Directory to write everything into, instead of publishing it."""
+    """Directory to write all files to, instead of uploading them."""
     space: Path | None = None
-    """Directory to write the files of a Gradio Space into, a page that translates with the run."""
+    """Directory to write a Gradio Space to: a web page that translates with the run."""
 
     @property
     def changes_parameters(self) -> bool:

@@ -1,4 +1,4 @@
-"""The command that writes a training as a job of a scheduler, and submits it."""
+"""The command `launch`: write a training job for a scheduler and submit it."""
 
 import shlex
 import shutil
@@ -25,7 +25,7 @@ _PLACES = "coordinator", "num_processes", "process_id", "dry_run"
 
 @dataclass(frozen=True)
 class LaunchCommand:
-    """Train on several hosts, as a job of a scheduler that starts it again when it was stopped."""
+    """Train on several hosts, as a job of a scheduler that restarts it after an interruption."""
 
     job: TrainJob
     training: LaunchedTraining

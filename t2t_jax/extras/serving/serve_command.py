@@ -1,4 +1,4 @@
-"""The command that serves translations over HTTP."""
+"""The command `serve`: serve translations over HTTP."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -12,27 +12,27 @@ _MOST = 10**9
 
 @dataclass(frozen=True)
 class ServeCommand(DecodingFlags):
-    """Serve translations over HTTP: POST /translate with JSON, and a page to type into.
+    """Serve translations over HTTP: POST /translate with JSON, or use the web page.
 
-    The first SIGTERM or SIGINT answers the requests under way and ends.
+    At the first SIGTERM or SIGINT, the server finishes its active requests and exits.
     """
 
     examples: ClassVar = ("runs/en-de", "runs/en-de --host 0.0.0.0 --port 8000")
     command: ClassVar = "serve"
     host: str = "127.0.0.1"
-    """Address to listen at; 0.0.0.0 is every interface of the machine."""
+    """Address to listen on; 0.0.0.0 is every network interface."""
     port: int = 5000
-    """Port to listen at; 0 is any that is free."""
+    """Port to listen on; 0 is any free port."""
     rows: int = 16
-    """Number of sentences of a group that are translated together; one device has two groups."""
+    """Sentences per batch; each device translates two batches at a time."""
     longest: int = 256
-    """Most subwords of a sentence that is translated as a whole."""
+    """Maximum number of subwords of a sentence that is translated as a whole."""
     max_body_bytes: int = 2**20
-    """Most bytes of a request's body; a larger body is refused with 413."""
+    """Maximum bytes of a request body; a larger body gets status 413."""
     max_waiting: int = 4096
-    """Most sentences that may wait; a request without room is refused with 429."""
+    """Maximum number of waiting sentences; a request beyond this limit gets status 429."""
     timeout: float = 60.0
-    """Most seconds that a request may take; then it is refused with 504, and its rows are freed."""
+    """Request timeout in seconds; after it, the request gets status 504 and is canceled."""
 
     def run(self) -> int:
         """Serve until a signal comes, and return the exit code."""

@@ -1,4 +1,4 @@
-"""The command that tokenises the shards of a corpus before trainings read them."""
+"""The command `data prepare`: tokenize the shards of a corpus before training reads them."""
 
 import shlex
 from collections.abc import Callable, Iterable, Iterator
@@ -17,24 +17,24 @@ from t2t_jax.errors import UserError
 
 @dataclass(frozen=True)
 class DataPrepareCommand:
-    """Tokenise the shards of a corpus into a place that trainings share.
+    """Tokenize the shards of a corpus into a directory that training runs share.
 
-    A training makes what is missing there, too. After an interruption, the same command goes on.
+    A training run tokenizes missing shards itself. To resume after an interruption, run the same
+    command.
     """
 
     examples: ClassVar = (
         "configs/big.py --data.corpus 'shards:corpora/{split}-*.parquet' --out gs://BUCKET/tokens",
     )
     workdir: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="CONFIG")] = tyro.MISSING
-    """Config file, as configs/base.py or configs/grid.py:NAME; the name of one that comes with the
-    package, as base; or the directory of a run, whose config it is."""
+    """Config file, such as configs/base.py or configs/grid.py:NAME; the name of a config in the
+    package, such as base; or a run directory."""
     out: str = tyro.MISSING
-    """Folder or bucket for the pieces and the vocabulary, which --data.cache_dir of a training
-    names."""
+    """Directory or bucket to write tokenized shards and the vocabulary to; pass it to train as
+    --data.cache-dir."""
     ray: Annotated[str | None, MAY_STAND_ALONE] = None
-    """Address of a cluster of Ray whose machines tokenise, one shard each at a time, as
-    ray://HOST:10001; without a value, the one that RAY_ADDRESS names, or all cores of this
-    machine."""
+    """Address of a Ray cluster whose machines tokenize one shard each at a time, such as
+    ray://HOST:10001. Without a value, use RAY_ADDRESS, or else all cores of this machine."""
     fields: ConfigFields = field(default_factory=Config)
 
     def run(self) -> int:

@@ -14,8 +14,8 @@ class TrainFlags(TrainingFlags):
 
     common: ClassVar[tuple[str, ...]] = ("track",)
     track: tuple[str, ...] = ()
-    """Trackers to which the log is sent: wandb:PROJECT, mlflow:EXPERIMENT, trackio:PROJECT. A run
-    that goes on is sent where it was sent before. A tracker in trouble disturbs no training."""
+    """Trackers to send the log to: wandb:PROJECT, mlflow:EXPERIMENT, trackio:PROJECT. A resumed run
+    also keeps its earlier trackers. A failing tracker does not stop training."""
 
     def check(self, workdir: Path) -> None:
         """Refuse trackers of unknown names, and other projects than those of an earlier start."""
@@ -37,7 +37,7 @@ class SweepFlags(TrainFlags):
 
     common: ClassVar[tuple[str, ...]] = ()
     track: tuple[str, ...] = ()
-    """Trackers to which the log of each cell is sent: wandb:PROJECT, mlflow:EXPERIMENT,
+    """Trackers to send the log of each sweep run to: wandb:PROJECT, mlflow:EXPERIMENT,
     trackio:PROJECT."""
 
     def check(self, workdir: Path) -> None:

@@ -16,23 +16,23 @@ from t2t_jax.system.fetched_path import check_own
 
 @dataclass(frozen=True)
 class TrackCommand:
-    """Send the log of a run to W&B, MLflow or trackio, each record once, wherever it was trained.
+    """Send the log of a run to W&B, MLflow or trackio, each record exactly once.
 
-    What was sent before is not sent again. Records of steps after the last checkpoint of a run that
-    has not ended are sent later, as the run may take these steps again.
+    Records that were sent before are skipped. Records after the last checkpoint of an unfinished
+    run are sent later, because the run may repeat these steps.
     """
 
     workdir: OneRun = tyro.MISSING
-    """Directory of the run, finished or under way."""
+    """Run directory; the run may still be training."""
     trackers: Annotated[
         tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="TRACKER:PROJECT")
     ] = ()
-    """Where the run is sent: wandb:PROJECT, mlflow:EXPERIMENT or trackio:PROJECT. Without any, it
-    is where the run was sent before."""
+    """Trackers to send the run to: wandb:PROJECT, mlflow:EXPERIMENT or trackio:PROJECT. By default,
+    the trackers that the run was sent to before."""
     follow: bool = False
-    """Go on until the training has ended. Ctrl-C ends it before; the same command goes on then."""
+    """Keep sending until training ends. After Ctrl-C, run the same command to resume."""
     interval: float = 5.0
-    """With --follow: seconds between two looks at the log."""
+    """With --follow, the seconds between two reads of the log."""
 
     def run(self) -> int:
         """Send the run, print how many records each tracker has, and return the exit code, 0."""

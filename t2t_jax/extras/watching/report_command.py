@@ -16,27 +16,27 @@ from t2t_jax.system.records import as_line
 
 @dataclass(frozen=True)
 class ReportCommand:
-    """Report the constants of the paper beside the run's, the cost, the time, curves and scores.
+    """Compare a run with the paper, and report its cost, time, curves and scores.
 
-    The report is printed, and written to `report.md` in the run directory. Its time, from the first
-    start to the last record, is divided into productive steps, steps that a restart repeated,
-    start, compilation, waiting for data, evaluation, checkpoints and the time between jobs.
+    The report is printed and written to `report.md` in the run directory. It divides the time from
+    the first start to the last record into productive steps, repeated steps after a restart,
+    startup, compilation, waiting for data, evaluation, checkpoints and the time between jobs.
     """
 
     workdir: OneRun = tyro.MISSING
-    """Directory of the run, which may be under way."""
+    """Run directory; the run may still be training."""
     sustained_tflops: float | None = None
-    """Sustained TFLOP/s of one device, for the paper's estimate of the training cost; the paper
-    takes 9.5 for a P100. None leaves that estimate out."""
+    """Sustained TFLOP/s of one device, to estimate the training cost as in the paper, which assumes
+    9.5 for a P100. None omits the estimate."""
     price: float | None = None
-    """Price of a device hour, in any currency, for the cost of each part of the time; None leaves
-    it out."""
+    """Price of one device hour, in any currency, to report the cost of each part of the time. None
+    omits the cost."""
     watts: float | None = None
-    """Power of a device in watts, for the energy of the jobs; None leaves it out."""
+    """Power of a device in watts, to report the energy of the jobs. None omits the energy."""
     json: bool = False
-    """Print the figures of time as one JSON object, instead of the report."""
+    """Print the time breakdown as one JSON object instead of the report."""
     output: Path | None = None
-    """File for a picture of the time, in .svg or .png; it has a bar for each job."""
+    """File to write a plot of the time to, in .svg or .png, with one bar per job."""
 
     def run(self) -> int:
         """Print and write the report of a run, and return the exit code."""

@@ -12,17 +12,18 @@ from t2t_jax.errors import UserError
 
 @dataclass(frozen=True)
 class WatchCommand:
-    """Draw the curves of a run, or of several in the same axes: loss, dev, gradient norm, speed.
+    """Plot training curves in the terminal: loss, dev scores, gradient norm and speed.
 
-    The runs may be under way. The error of a failed run, and the reason of its end, are shown too.
+    Several runs share the same axes. The runs may still be training. For a run that ended early,
+    the reason or the error is printed too.
     """
 
     workdir: Runs = tyro.MISSING
-    """Directories of runs, or the directory of a grid, all of whose runs are drawn."""
+    """Run directories, or the directory of a sweep, to plot all of its runs."""
     follow: bool = False
-    """Draw again whenever a log has grown, until all runs have ended; of a grid, until Ctrl-C."""
+    """Redraw when a log grows, until all runs have ended; for a sweep, until Ctrl-C."""
     interval: float = 5.0
-    """With --follow: seconds between two looks at the logs."""
+    """With --follow, the seconds between two reads of the logs."""
 
     def run(self) -> int:
         """Draw the runs, and return the exit code: 128 + n if signal n ended the command."""

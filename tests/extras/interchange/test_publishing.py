@@ -167,9 +167,9 @@ def test_no_right_to_write_and_a_public_model_are_refused(run, hub, monkeypatch)
     with pytest.raises(UserError, match="is there already, and public; make it private there"):
         main(["publish", run, _NAME, *_LICENCE, "--private"])
     monkeypatch.setenv("HF_TOKEN", "wrong")
-    with pytest.raises(UserError, match="is refused; run: hf auth login"):
+    with pytest.raises(UserError, match="denies access; run: hf auth login"):
         main(["publish", run, "hf://other/en-de", *_LICENCE])
-    with pytest.raises(UserError, match="is refused; run: hf auth login"):
+    with pytest.raises(UserError, match="denies access; run: hf auth login"):
         main(["publish", run, _NAME, *_LICENCE])
     assert len(hub.models["someone/en-de"].commits) == 1
 
