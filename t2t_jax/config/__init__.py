@@ -1,10 +1,8 @@
 """One configuration for training, evaluation and decoding.
 
-A `Config` is a tree of frozen dataclasses. It is checked when it is made, changed only through
-`replace`, written to JSON and read back without loss. The defaults are the paper's base model
-("Attention Is All You Need", Vaswani et al. 2017, Table 3 and section 5).
-
-Whether a model is training or decoding is an argument of the call, never a field in here.
+A `Config` is a tree of frozen dataclasses. Its constructor checks all values, `replace` makes
+changed copies, and JSON stores it without loss. The defaults are the paper's base model ("Attention
+Is All You Need", Vaswani et al. 2017, Table 3 and section 5).
 """
 
 from t2t_jax.config.attention import AttentionConfig as AttentionConfig

@@ -1,4 +1,4 @@
-"""The sizes of a multi-head attention and a normalisation."""
+"""The configs of multi-head attention and normalization."""
 
 import math
 from dataclasses import dataclass
@@ -10,58 +10,58 @@ from t2t_jax.config.tables import NORMALIZATIONS, SCORE_FUNCTIONS
 
 @dataclass(frozen=True)
 class NormConfig:
-    """A normalisation of vectors."""
+    """The config of a normalization."""
 
     kind: str = "layer"
-    """The name of a normalisation in `NORMALIZATIONS`."""
+    """Name of a normalization in `NORMALIZATIONS`."""
     epsilon: float = 1e-6
-    """Number that is added to the variance or the mean square."""
+    """Epsilon added to the variance or the mean square."""
 
     def num_parameters(self, width: int) -> int:
-        """Count the learned numbers, such as a scale and a bias, for vectors of this width."""
+        """Count the parameters, such as a scale and a bias, for vectors of a width."""
         return NORMALIZATIONS[self.kind].num_parameters(width)
 
 
 @dataclass(frozen=True)
 class AttentionConfig:
-    """A multi-head attention, from which projections, cache, cost and sharding follow."""
+    """The config of multi-head attention."""
 
     d_model: int
-    """Width of the vectors that the attention takes and returns."""
+    """Width of the input and output vectors."""
     num_heads: int
-    """Attention heads h (section 3.2.2)."""
+    """Number of attention heads h (section 3.2.2)."""
     d_k: int = 0
-    """Width of a head's queries and keys; 0 becomes d_model / num_heads, as in the paper."""
+    """Width of the queries and keys of a head; 0 means d_model / num_heads, as in the paper."""
     d_v: int = 0
-    """Width of a head's values; 0 becomes d_model / num_heads, as in the paper."""
+    """Width of the values of a head; 0 means d_model / num_heads, as in the paper."""
     dropout_rate: float = 0.0
-    """Share of the attention weights set to zero in training."""
+    """Dropout rate of the attention weights."""
     num_kv_heads: int | None = None
-    """Heads of keys and values, each shared by equally many heads; None means one for each head."""
+    """Number of key and value heads, which the query heads share equally; None means num_heads."""
     score_function: str = "scaled_dot_product"
-    """The function that scores how well a query and a key match: a name of `SCORE_FUNCTIONS`."""
+    """Name of the function in `SCORE_FUNCTIONS` that scores a query and a key."""
     has_bias: bool = False
-    """Whether a bias is added in each of the four projections."""
+    """Whether the four projections have biases."""
     query_key_norm: NormConfig | None = None
-    """The normalisation of every head's queries and keys; None means none."""
+    """Normalization of the queries and keys of each head; None means no normalization."""
     base_d_k: int = 0
-    """Width d_k at which scores have their usual size. In wider heads they fall with 1 / d_k and
-    not with its root, as learned queries and keys agree with each other (Yang et al. 2021). 0
-    becomes d_k."""
+    """Base d_k of muP, at which the score scale is 1 / sqrt(d_k). For other widths the scale is
+    proportional to 1 / d_k, as learned queries and keys correlate (Yang et al. 2021). 0 means
+    d_k."""
 
     def __post_init__(self) -> None:
-        """Work out the widths of a head, and check the sizes."""
+        """Set default head widths, and check the sizes."""
         SCORE_FUNCTIONS.check("score_function", self.score_function)
         width, heads, groups = self.d_model, self.num_heads, self.groups
         for name, size in (("d_model", width), ("num_heads", heads), ("num_kv_heads", groups)):
             require(size >= 1, f"{name}={size} is not positive")
         for name in ("d_k", "d_v"):
-            given = getattr(self, name)
+            size = getattr(self, name)
             require(
-                given or width % heads == 0,
+                size or width % heads == 0,
                 f"d_model={width} is not divisible by num_heads={heads}; set d_k and d_v",
             )
-            object.__setattr__(self, name, given or width // heads)
+            object.__setattr__(self, name, size or width // heads)
         object.__setattr__(self, "base_d_k", self.base_d_k or self.d_k)
         require(
             heads % groups == 0,
@@ -71,12 +71,12 @@ class AttentionConfig:
 
     @cached_property
     def groups(self) -> int:
-        """Return the number of heads of keys and values."""
+        """Return the number of key and value heads."""
         return self.num_kv_heads or self.num_heads
 
     @cached_property
     def projections(self) -> dict[str, int]:
-        """Return the width, over all heads, of each projection of the input: W^Q, W^K, W^V."""
+        """Return the total width over all heads of W^Q, W^K and W^V."""
         return {
             "query": self.num_heads * self.d_k,
             "key": self.groups * self.d_k,
@@ -84,12 +84,12 @@ class AttentionConfig:
         }
 
     def cache_shapes(self, rows: int, slots: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the shapes of the keys and values of `kernels.cached_attention`."""
+        """Return the cache shapes of keys and values for `kernels.cached_attention`."""
         return (rows, self.groups, self.d_k, slots), (rows, self.groups, slots, self.d_v)
 
     @cached_property
     def scale(self) -> float | None:
-        """Return the factor on the products of queries and keys; None means 1 / sqrt(d_k)."""
+        """Return the factor on dot-product scores; None means 1 / sqrt(d_k)."""
         share = self.base_d_k / self.d_k
         if self.score_function == "dot_product":
             return share
@@ -97,27 +97,27 @@ class AttentionConfig:
 
     @property
     def cache_width(self) -> int:
-        """Return how many numbers decoding keeps for a position: its keys and values."""
+        """Return the number of cached values per position in decoding: keys and values."""
         return self.projections["key"] + self.projections["value"]
 
     @property
     def memory_parameters(self) -> int:
-        """Count the weights that make the keys and values of a position (W^K, W^V)."""
+        """Count the parameters of W^K and W^V."""
         return self.d_model * self.cache_width
 
     @property
     def query_parameters(self) -> int:
-        """Count the weights that make the queries and the output of a position (W^Q, W^O)."""
+        """Count the parameters of W^Q and W^O."""
         return self.d_model * (self.projections["query"] + self.num_heads * self.d_v)
 
     @property
     def matrix_parameters(self) -> int:
-        """Count the weights in the four matrices."""
+        """Count the parameters of the four matrices."""
         return self.memory_parameters + self.query_parameters
 
     @property
     def num_parameters(self) -> int:
-        """Count all parameters: of matrices, biases, norms and score function."""
+        """Count the parameters of matrices, biases, normalizations and score function."""
         biases = sum(self.projections.values()) + self.d_model
         norms = 2 * self.query_key_norm.num_parameters(self.d_k) if self.query_key_norm else 0
         scores = self.num_heads * SCORE_FUNCTIONS[self.score_function].num_parameters(self.d_k)
@@ -125,16 +125,16 @@ class AttentionConfig:
 
     @property
     def products_per_pair(self) -> int:
-        """Count the multiply-adds of a pair of positions: those for its score and its value."""
+        """Count the multiply-adds for a pair of positions, for its score and its value."""
         return self.num_heads * (self.d_k + self.d_v)
 
     @property
     def activations(self) -> int:
-        """Count the numbers of a position: its queries, keys, values and the heads' output."""
+        """Count the activations per position: queries, keys, values and head outputs."""
         return sum(self.projections.values()) + self.num_heads * self.d_v
 
     def check_devices(self, tensor: int) -> None:
-        """Refuse a number of devices that cannot share the heads equally."""
+        """Refuse a number of tensor-parallel devices that cannot share the heads equally."""
         for name, heads in (("num_heads", self.num_heads), ("num_kv_heads", self.groups)):
             require(
                 heads % tensor == 0,

@@ -1,7 +1,4 @@
-"""The metadata of config fields, and the checks of their values.
-
-Each error names the field and the value.
-"""
+"""The metadata of config fields, and the checks of their values."""
 
 import dataclasses
 import inspect
@@ -17,69 +14,65 @@ from t2t_jax.config.tables import NAMED
 from t2t_jax.errors import UserError, did_you_mean, quote
 
 MAY_CHANGE = {"may_change": True}
-"""Marks a field that may have another value when a run is continued: it changes when and where work
-is done, never the recipe."""
+"""Mark a field that a resumed run may change, because the field does not affect the recipe."""
 
 NOT_EXPORTED = {"exported": False}
-"""Marks a field of the sections `model`, `data` and `decoding` that exported files need not carry,
-as it concerns training alone, is part of the vocabulary, or says how the work is laid out. Every
-format refuses any other field until the format claims it; see `interchange.carried`."""
+"""Mark a field of the sections `model`, `data` and `decoding` that exports need not represent: it
+affects only training, the vocabulary or the layout of the work. Each export format refuses all
+other fields except those that it claims to support; see `interchange.carried`."""
 
 INFINITY = float("inf")
 
-# Devices count entries of arrays and steps in integers of 32 bits, and compute in floats of 32
-# bits.
+# Devices count array entries and steps in int32, and compute in float32.
 _MOST = 2**31 - 1
 _LARGEST = 3.4028234e38
 
 FITS = {"fits": True}
-"""Marks a field whose value has to fit into 32 bits. Fields that are only compared, such as
-intervals of steps, need not."""
+"""Mark a field whose value must fit into 32 bits. Fields that the program only compares, such as
+step intervals, have no such limit."""
 
 POSITIVE = {"is_positive": True}
-"""Marks a field whose value has to be above 0, or None."""
+"""Mark a field whose value must be positive or None."""
 
 
 def within(low: float, high: float = INFINITY) -> dict[str, tuple[float, float]]:
-    """Mark a field whose value has to be within `[low, high]`, or None."""
+    """Mark a field whose value must be within `[low, high]` or None."""
     return {"range": (low, high)}
 
 
 SIZE = FITS | within(1)
-"""Marks a field with a number of things, such as layers, or a width."""
+"""Mark a field with a count or a width."""
 
 
 def read_where(condition: Callable[[Any], bool]) -> dict[str, object]:
-    """Mark a field that only those sections read for which a condition holds."""
+    """Mark a field that a section reads only if a condition on the section holds."""
     return {"read_where": condition}
 
 
 def left_open(value: object) -> dict[str, object]:
-    """Mark a field with a value that leaves the choice to the start of a run.
-
-    A run keeps a config with the choice in place of this value, which agrees with any choice later.
+    """Mark a field whose value can be resolved when a run starts, and that the run then keeps.
 
     Args:
-      value: the value that leaves the choice open, such as "auto".
+      value: the unresolved value, such as "auto", which agrees with any stored value.
     """
     return {"left_open": value}
 
 
 def require(condition: bool, message: str) -> None:
-    """Raise an error with a message unless a condition holds."""
+    """Raise a `UserError` unless a condition holds."""
     if not condition:
         raise UserError(message)
 
 
 class _Keywords(ABCMeta):
-    """Check keywords of a section as `Config.replace` checks dotted names."""
+    """Check the keywords of a section as `Config.replace` checks dotted paths."""
 
     if not TYPE_CHECKING:  # type checkers and editors know the keywords of a dataclass
 
         def __call__(cls, *args, **fields):
             if inspect.isabstract(cls):
                 raise UserError(
-                    f"{cls.__name__} is of no network; use EncoderDecoderConfig or another"
+                    f"{cls.__name__} is an abstract class; use EncoderDecoderConfig or another"
                 )
             for name in [name for name in fields if name not in cls.__dataclass_fields__]:
                 from t2t_jax.config.config import field_of
@@ -88,17 +81,17 @@ class _Keywords(ABCMeta):
             return super().__call__(*args, **fields)
 
         @property
-        def __signature__(cls):  # for notebooks, which would show that of __call__
+        def __signature__(cls):  # notebooks would show the signature of __call__
             return inspect.signature(types.MethodType(cls.__init__, cls))
 
 
 class Section(metaclass=_Keywords):
-    """Base class of a config and of its sections: the checks of their fields."""
+    """Base class of `Config` and its sections, which checks field values."""
 
     def __post_init__(self) -> None:
-        """Refuse a value that is not of the type its field declares, or is out of its bounds.
+        """Refuse values of a wrong type or out of range.
 
-        An int passes as a float. A list, as in JSON, becomes the tuple that its field declares.
+        A float field accepts an int. A list, as in JSON, becomes a tuple.
         """
         section: Any = type(self)
         for leaf in dataclasses.fields(section):
@@ -125,7 +118,7 @@ class Section(metaclass=_Keywords):
 
 
 def _check_bounds(label: str, value: float, field: dataclasses.Field[object]) -> None:
-    """Refuse a value that is out of the bounds which the marks of its field give."""
+    """Refuse a value outside the range in the metadata of its field."""
     marks = field.metadata
     low, high = marks.get("range", (-INFINITY, INFINITY))
     require(low <= value <= high, f"{label} is outside [{low:g}, {high:g}]")
@@ -135,27 +128,27 @@ def _check_bounds(label: str, value: float, field: dataclasses.Field[object]) ->
     require("is_positive" not in marks or value > 0, f"{label} is not positive; use None")
 
 
-_field_types = cache(get_type_hints)  # which would take most of the time of a check
+_field_types = cache(get_type_hints)  # uncached, it would take most of the time
 
 
 def _check_type(name: str, value: object, hint: type) -> None:
-    """Refuse a value that is not of a type, or is no finite number."""
+    """Refuse a value of a wrong type, or a float that is not finite."""
     origin, args = get_origin(hint), get_args(hint)
     kind = type(value).__name__
     if origin is Literal:
-        if not any(value == one and type(value) is type(one) for one in args):
+        if not any(value == choice and type(value) is type(choice) for choice in args):
             choices = ", ".join(map(repr, args))
             advice = did_you_mean(str(value), map(str, args), "use one of these")
             raise UserError(f"{name}={quote(value)} is not one of {choices}; {advice}")
     elif origin is tuple:
-        known = isinstance(value, tuple) and all(_is_one_of(one, args[0]) for one in value)
+        is_valid = isinstance(value, tuple) and all(_is_one_of(item, args[0]) for item in value)
         expected = f"a tuple of values, each a {args[0].__name__}"
-        require(known, f"{name}={quote(value)} is a {kind}, expected {expected}")
+        require(is_valid, f"{name}={quote(value)} is a {kind}, expected {expected}")
     else:
         allowed = args if origin in (types.UnionType, Union) else (hint,)
         expected = " | ".join(map(_type_name, allowed))
-        known = _is_one_of(value, *allowed)
-        require(known, f"{name}={quote(value)} is a {kind}, expected {expected}")
+        is_valid = _is_one_of(value, *allowed)
+        require(is_valid, f"{name}={quote(value)} is a {kind}, expected {expected}")
         finite = not isinstance(value, float) or math.isfinite(value)
         require(finite, f"{name}={quote(value)} is not a finite number")
 
@@ -167,7 +160,7 @@ def _type_name(kind: type) -> str:
 
 
 def _is_one_of(value: object, *kinds: type) -> bool:
-    """Return whether a value has one of the types: an int is a float, but a bool is no number."""
+    """Return whether a value has one of the types; an int is a float, a bool is no number."""
     if any(value in get_args(kind) for kind in kinds if get_origin(kind) is Literal):
         return True
     types = tuple(kind for kind in kinds if get_origin(kind) is not Literal)

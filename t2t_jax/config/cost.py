@@ -1,4 +1,4 @@
-"""The costs of a model, parameters and operations, in closed form and without JAX."""
+"""The parameters and FLOPs of a model, in closed form and without JAX."""
 
 import math
 from collections.abc import Iterator
@@ -13,11 +13,11 @@ def num_parameters(model: ModelConfig, vocab_size: int) -> int:
     total, feed_forward = 0, model.feed_forward_weights + biases
     for stack in model.stacks:
         attentions = sum(attention.num_parameters + norm for attention in stack.attentions)
-        each = attentions + feed_forward + norm
-        total += stack.num_layers * each
+        layer = attentions + feed_forward + norm
+        total += stack.num_layers * layer
         total += norm * ((model.norm_order == "pre") + model.embedding_norm)
         learned = model.positions.parameters(model).values()
-        total += sum(math.prod(each.shape) for each in learned)
+        total += sum(math.prod(array.shape) for array in learned)
     total += sum(model.input_projection)
     embeddings = sum(model.entries(vocab_size).values()) * model.d_model  # and output projections
     return total + embeddings + vocab_size * model.output_bias
@@ -32,21 +32,19 @@ def model_flops_per_step(
     source_length: float = 0.0,
     target_length: float = 0.0,
 ) -> float:
-    """Count the floating point operations of the matrix products in one training step.
+    """Count the matmul FLOPs of one training step.
 
-    A token's vector times a matrix of n weights is n multiply-adds, 2 operations each. Either
-    derivative takes as many, so there are 6 n in all. A source token meets the matrices of the
-    encoder, and those for keys and values in the decoder's cross-attention; a target token meets
-    all others of the decoder, and the output projection. The products of queries with keys and of
-    weights with values take 6 h (d_k + d_v) for every pair of positions compared, masked or not.
+    A matrix with n parameters takes 2 n FLOPs per token forward and 4 n backward. Source tokens
+    pass through the encoder and the key and value projections of cross-attention; target tokens
+    pass through the rest of the decoder and the output projection. Attention scores and weighted
+    values take 6 h (d_k + d_v) FLOPs per pair of positions, masked or not.
 
-    The count leaves out padding (unless the tokens count it) and all that is no matrix product:
-    embedding look-ups, biases, softmax, layer norm, dropout, loss and optimizer.
+    The count omits embedding look-ups, biases, softmax, normalization, dropout, loss and optimizer.
 
     Args:
-      source_length: positions that a token is compared with in the encoder's self-attention and in
-        cross-attention, on average; 0 leaves these products out. Windows bound self-attention.
-      target_length: the same for the decoder's self-attention.
+      source_length: the mean number of source positions that a token attends to, in the encoder
+        and in cross-attention; 0 omits these matmuls. Attention windows limit self-attention.
+      target_length: the mean number of target positions that a target token attends to.
     """
     of_source: float = 0
     of_target: float = 0
@@ -54,14 +52,14 @@ def model_flops_per_step(
         length = source_length * stack.reads_source + target_length * stack.reads_target
         if model.attention_window is not None:  # whole blocks count; see `kernels.windowed`
             length = min(length, (2 if stack.reads_target else 3) * model.attention_window)
-        itself, other = stack.self_attention, stack.cross_attention
+        itself, cross = stack.self_attention, stack.cross_attention
         layer = itself.matrix_parameters + itself.products_per_pair * length
         layer += model.feed_forward_weights
-        remembered = 0
-        if other is not None:  # its keys and values are made of the source's tokens
-            layer += other.query_parameters + other.products_per_pair * source_length
-            remembered = other.memory_parameters
-        of_source += stack.num_layers * (layer * stack.reads_source + remembered)
+        memory = 0
+        if cross is not None:  # its keys and values come from source tokens
+            layer += cross.query_parameters + cross.products_per_pair * source_length
+            memory = cross.memory_parameters
+        of_source += stack.num_layers * (layer * stack.reads_source + memory)
         of_target += stack.num_layers * layer * stack.reads_target
     of_source += model.input_projection.weights
     of_target += vocab_size * model.d_model
@@ -69,7 +67,7 @@ def model_flops_per_step(
 
 
 def matrices_of_layers(model: ModelConfig) -> Iterator[tuple[int, int, int]]:
-    """Yield the number of matrices of each kind in the layers, and the two sizes of the kind."""
+    """Yield the count and the two sizes of each kind of layer matrix."""
     for stack in model.stacks:
         for attention in stack.attentions:
             of_output = attention.num_heads * attention.d_v

@@ -1,10 +1,8 @@
-"""Tables of the names that a config may give, and how a config file adds a row to a table.
+"""Registries: tables of the names that a config may use, which config files and plugins extend.
 
-A name stands for a row: a frozen dataclass of all that the rest of the program asks about the name.
-Where a name stands for a function, the row has the place of the function and not the function
-itself, so that reading a config imports neither JAX nor the module. `config.tables` and
-`config.tasks` have the tables themselves. A run knows registered code by its `syntax`: without what
-does not change a program, as comments, layout and docstrings.
+Each name has a row, a frozen dataclass of facts. Rows of functions contain the import path of the
+function, so that reading a config imports neither JAX nor the module. `config.tables` and
+`config.tasks` define the tables. A run identifies registered code by its `syntax`.
 """
 
 import ast
@@ -33,21 +31,21 @@ Function: TypeAlias = Callable[..., "Array"]
 """A named function of arrays."""
 
 FILES = "T2T_JAX_REGISTER"
-"""The environment variable that names files which register functions, separated as in PATH."""
+"""The environment variable with the files that register functions, separated as in PATH."""
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 _in_file: ContextVar[bool] = ContextVar("in_file", default=False)
 
 
 class Parameter(NamedTuple):
-    """An array of numbers that a named function learns, and the values that it starts with."""
+    """A parameter array of a named function, and the distribution of its initial values."""
 
     shape: tuple[int, ...]
-    """Sizes of the axes of the array; () is a single number."""
+    """Shape of the array; () is a scalar."""
     mean: float = 0.0
-    """Mean of the normal distribution from which each number is drawn at the start."""
+    """Mean of the normal distribution of the initial values."""
     deviation: float = 0.0
-    """Standard deviation of that distribution; 0 starts every number with the mean itself."""
+    """Standard deviation of the initial values; 0 sets every value to the mean."""
 
 
 class RegisteringFile(NamedTuple):
@@ -59,7 +57,7 @@ class RegisteringFile(NamedTuple):
     """The text of the file."""
 
     def is_alike(self, text: str) -> bool:
-        """Return whether another text is the same program; see `syntax`."""
+        """Return whether another text has the same `syntax`."""
         try:
             return syntax(self.text) == syntax(text)
         except (SyntaxError, ValueError):
@@ -67,39 +65,39 @@ class RegisteringFile(NamedTuple):
 
 
 Learned: TypeAlias = Callable[[int], Mapping[str, Parameter]]
-"""A function from the width of vectors to the parameters that a function learns, by name."""
+"""A function from the width of vectors to parameters by name."""
 
 
 @cache
 def nothing(size: object) -> Mapping[str, Parameter]:
-    """Return no parameters, as a function does that learns nothing."""
+    """Return no parameters."""
     return {}
 
 
 @dataclass(frozen=True)
 class Entry:
-    """The row of a named function: the function, and the facts about it that others need."""
+    """The row of a named function."""
 
     function: Function | str | None = field(hash=False)  # it may be unhashable
-    """The function, or for a function of the package its place, as MODULE:NAME, so that reading a
-    config imports no JAX. None stands for scores that are products of queries and keys."""
+    """The function, or the import path MODULE:NAME of a function of the package. None stands for
+    dot-product scores."""
     parameters: Learned = nothing
-    """A function from the width of vectors to the parameters that are learned, by name."""
+    """A function from the width of vectors to the parameters by name."""
     is_gated: bool = False
-    """Whether an activation is the gate of a network with three matrices, without biases
+    """Whether an activation is the gate of a feed-forward network with three matrices and no biases
     (Shazeer 2020)."""
     title: str = field(default="", compare=False)
-    """The entry's name in errors, such as `activation 'relu6'`; empty for the package's own."""
+    """The name in errors, such as `activation 'relu6'`; empty for built-in functions."""
     source: RegisteringFile | None = field(default=None, compare=False)
-    """The file that registered the function; None for the package's own functions, and for those
-    that a program or a notebook registered."""
+    """The file that registered the function; None for built-in functions and for functions of a
+    program or a notebook."""
 
     def load(self) -> Function:
-        """Return the function, whose module is imported if the entry has only its place."""
+        """Return the function, and import its module if necessary."""
         return self.function if callable(self.function) else load_named(str(self.function))
 
     def learned(self, width: int) -> Mapping[str, Parameter]:
-        """Return the parameters for vectors of a width."""
+        """Return the parameters for vectors of a width; refuse an invalid declaration."""
         try:
             declared = self.parameters(width)
             if isinstance(declared, Mapping) and all(map(_is_sound, declared, declared.values())):
@@ -110,12 +108,12 @@ class Entry:
         raise UserError(
             f"the parameters of {self.title} are declared by a function of the width, which must "
             f"return a dictionary of t2t_jax.Parameter by name; for {width} it "
-            f"{in_one_line(reason)[:200]}; mend the function"
+            f"{in_one_line(reason)[:200]}; fix the function"
         )
 
     def num_parameters(self, width: int) -> int:
-        """Count the numbers that the function learns for vectors of a width."""
-        return sum(math.prod(each.shape) for each in self.learned(width).values())
+        """Count the scalar parameters for vectors of a width."""
+        return sum(math.prod(array.shape) for array in self.learned(width).values())
 
 
 def _is_sound(name: object, declared: object) -> bool:
@@ -126,41 +124,40 @@ def _is_sound(name: object, declared: object) -> bool:
 
 
 class Rows(dict[str, Row]):
-    """The rows of one kind by their names, in the order in which flags and documents list them.
+    """The rows of one kind by name, in the order of flags and documents.
 
-    The row of a plugin is loaded when its name is looked up, as the plugin's modules may import
-    this one.
+    The row of a plugin is loaded at the first look-up, as plugin modules may import this module.
     """
 
-    def __init__(self, plugin_field: str = "", /, **own: Row) -> None:
-        """Begin with the package's own rows.
+    def __init__(self, plugin_field: str = "", /, **built_in: Row) -> None:
+        """Start with the built-in rows.
 
         Args:
-          plugin_field: the field of `plugins.Plugin` with rows of this kind; "" for none.
+          plugin_field: the field of `plugins.Plugin` with rows of this kind; "" without plugins.
         """
-        super().__init__(**own)
+        super().__init__(**built_in)
         self._plugin_field = plugin_field
 
-    def _places(self) -> Mapping[str, str]:
-        """Return the places of the rows of plugins."""
+    def _plugin_paths(self) -> Mapping[str, str]:
+        """Return the import paths of plugin rows by name."""
         return rows(self._plugin_field, (*self, *self.names)) if self._plugin_field else {}
 
     def __missing__(self, name: str) -> Row:
         """Load the row of a plugin."""
-        place, kind = self._places()[name], type(next(iter(self.values())))
-        row = load(place)
+        path, kind = self._plugin_paths()[name], type(next(iter(self.values())))
+        row = load(path)
         if not isinstance(row, kind):
-            package = re.split("[.:]", place)[0]
+            package = re.split("[.:]", path)[0]
             raise UserError(
-                f"{place} of the package {package} is a {type(row).__name__}, not a "
+                f"{path} of the package {package} is a {type(row).__name__}, not a "
                 f"{kind.__name__}; update or uninstall it"
             )
         return row
 
     def each(self) -> Iterator[tuple[str, Row]]:
-        """Yield all rows by name, without broken ones of plugins."""
+        """Yield all rows by name; skip broken plugin rows with a warning."""
         yield from self.items()
-        for name in self._places():
+        for name in self._plugin_paths():
             try:
                 yield name, self[name]
             except UserError as error:
@@ -168,22 +165,22 @@ class Rows(dict[str, Row]):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the built-in names that a config may give."""
+        """Return the built-in names."""
         return tuple(self)
 
     @property
     def all_names(self) -> tuple[str, ...]:
-        """Return `names` and those of plugins."""
-        return (*self.names, *self._places())
+        """Return the built-in names and the names of plugins."""
+        return (*self.names, *self._plugin_paths())
 
     @property
     def choice(self) -> object:
-        """Return the type of a field that names a row; flags and documents list its names."""
-        own: object = Literal[self.names]
-        return own | str if self._plugin_field else own
+        """Return the type of config fields that name a row."""
+        built_in: object = Literal[self.names]
+        return built_in | str if self._plugin_field else built_in
 
     def check(self, label: str, name: object) -> None:
-        """Refuse a name that no row has."""
+        """Refuse an unknown name."""
         if isinstance(name, str) and (name in self.names or name in self.all_names):
             return
         otherwise = ", or install the package that adds it" if self._plugin_field else ""
@@ -196,7 +193,7 @@ class Table(Rows[Entry]):
     """Named functions of one kind, to which a config file may add its own."""
 
     def __init__(self, kind: str, **entries: Entry) -> None:
-        """Begin with the package's own entries."""
+        """Start with the built-in entries."""
         super().__init__(**entries)
         self.kind = kind
 
@@ -205,8 +202,8 @@ class Table(Rows[Entry]):
         if name not in self:
             hint = did_you_mean(str(name), self, "use one of these.")
             raise UnregisteredError(
-                f"{label}={quote(name)} is not one of {', '.join(map(repr, self))}; {hint} A name "
-                "of your own has to be registered first: t2t_jax.register_"
+                f"{label}={quote(name)} is not one of {', '.join(map(repr, self))}; {hint} A new "
+                "name must be registered first: t2t_jax.register_"
                 f"{self.kind.replace(' ', '_')}({quote(name)}, ...) in the config file, in the "
                 f"program, or in a file of {FILES}"
             )
@@ -221,26 +218,28 @@ class Table(Rows[Entry]):
             )
         if not callable(entry.function):
             raise UserError(f"{title} is a {type(entry.function).__name__}; register a function")
-        code = sys._getframe(2).f_code  # of the caller of `tables.register_activation` or the like
+        code = sys._getframe(2).f_code  # the caller of `tables.register_activation` etc.
         source = _read(code.co_filename) if _in_file.get() else None
         entry = replace(entry, title=title, source=source)
         before = self.setdefault(name, entry)
         if not before.title:
-            raise UserError(f"{title} is the package's own; register yours by another name")
+            raise UserError(
+                f"{title} is a built-in name; register your function under another name"
+            )
         if not _is_same(before, entry):
             where = f" by {before.source.path}" if before.source else ""
             raise UserError(
-                f"{title} is registered already{where}, and stands for one function as long as the "
-                "process lives: programs are compiled with it; choose another name, or start again"
+                f"{title} is already registered{where}, and a process cannot replace a registered "
+                "function, which compiled programs use; choose another name, or restart the process"
             )
 
 
 class UnregisteredError(UserError):
-    """The error for a config that names a function which is not registered."""
+    """The error for a config that names an unregistered function."""
 
 
 def _is_same(before: Entry, entry: Entry) -> bool:
-    """Return whether two entries are the same, as when a file or a notebook cell is run twice."""
+    """Return whether two entries are equal, as after running a notebook cell twice."""
     if before.source and entry.source:
         return before.source == entry.source
     return (
@@ -250,26 +249,26 @@ def _is_same(before: Entry, entry: Entry) -> bool:
     )
 
 
-def _is_alike(function: object, other: object) -> bool:
-    """Return whether two functions are one, or were made by the same code of the same module."""
-    if function is other:
+def _is_alike(function: object, second: object) -> bool:
+    """Return whether two functions are identical or have the same code and module."""
+    if function is second:
         return True
-    code, its = (getattr(each, "__code__", None) for each in (function, other))
-    if code is None or code != its or code.co_freevars:
+    code, second_code = (getattr(f, "__code__", None) for f in (function, second))
+    if code is None or code != second_code or code.co_freevars:
         return False
-    first, second = map(attrgetter("__globals__", "__defaults__"), (function, other))
-    return first[0] is second[0] and first[1] == second[1]
+    (globals_, defaults), other = map(attrgetter("__globals__", "__defaults__"), (function, second))
+    return globals_ is other[0] and defaults == other[1]
 
 
 def _read(path: str) -> RegisteringFile | None:
-    """Read the file of a caller; return None where the caller is in no file."""
+    """Read the file of a caller; return None if the caller is not in a file."""
     with suppress(OSError, UnicodeDecodeError):
         return RegisteringFile(os.path.abspath(path), Path(path).read_text(encoding="utf-8-sig"))
     return None
 
 
 def registering() -> AbstractContextManager[None]:
-    """Record the file that registers a function, for every function registered in the block."""
+    """Record the source file of every function that the block registers."""
     return with_value(_in_file, True)
 
 
@@ -277,14 +276,13 @@ _UNUSED = ("kind", "type_comment")
 
 
 def syntax(text: str) -> str:
-    """Return the syntax tree of Python code as text, the same in every version of Python.
+    """Return the syntax tree of Python code as text, equal in every Python version.
 
-    The tree has no comments, no positions, and no strings that stand as a statement, as docstrings
-    do.
+    The tree omits comments, positions, docstrings and other string statements.
 
     Raises:
-      SyntaxError: the text is no Python code.
-      ValueError: the text has a NUL character, or is nested too deeply.
+      SyntaxError: the text is not Python code.
+      ValueError: the text has a NUL character or is nested too deeply.
     """
     try:
         return _dump(ast.parse(text))
@@ -294,11 +292,11 @@ def syntax(text: str) -> str:
 
 def _dump(node: object) -> str:
     if isinstance(node, list):
-        return f"[{','.join(_dump(one) for one in node if not _is_docstring(one))}]"
+        return f"[{','.join(_dump(child) for child in node if not _is_docstring(child))}]"
     if not isinstance(node, ast.AST):
         return repr(node)
     if isinstance(node, ast.JoinedStr):  # Python 3.12.1 adds empty strings
-        node.values = [one for one in node.values if getattr(one, "value", None) != ""]
+        node.values = [part for part in node.values if getattr(part, "value", None) != ""]
     # Later versions of Python add fields, which are empty for older syntax.
     fields = [
         f"{name}={_dump(value)}"

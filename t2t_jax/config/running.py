@@ -1,7 +1,7 @@
-"""Run a Python file that the user wrote, and turn its mistakes into errors of one line.
+"""Run a Python config file of the user, and turn its exceptions into one-line errors.
 
-Such a file gives configs and registers functions. If it changes other state of the process, such as
-the working directory, the recursion limit or the standard streams, that state is put back.
+After the file has run, changed process state, such as the working directory, the recursion limit or
+the standard streams, is restored.
 """
 
 import os
@@ -22,7 +22,7 @@ _seen: set[str] = set()
 
 
 def run_file(path: str) -> dict[str, Any]:
-    """Run a Python file and return the names that it defines, with their values."""
+    """Run a Python file and return its global variables."""
     if Path(path).suffix != ".py":
         raise UserError(f"config file {path} is not a .py file; see configs/ for the ones that are")
     with registering():
@@ -30,26 +30,26 @@ def run_file(path: str) -> dict[str, Any]:
 
 
 def run_registering_files() -> None:
-    """Run the files that the environment variable `FILES` names, each once."""
-    named = os.environ.get(FILES, "")
-    for path in filter(None, named.split(os.pathsep)):
+    """Run each file in the environment variable `FILES` once."""
+    paths = os.environ.get(FILES, "")
+    for path in filter(None, paths.split(os.pathsep)):
         if path not in _seen:
-            _seen.add(path)  # before: the file may make configs that name what it registers
+            _seen.add(path)  # before the run, because the file may make configs
             run_file(path)
 
 
 def guarded(path: str, work: Callable[[], _T]) -> _T:
-    """Call a function that runs code of a user's file, and return its result.
+    """Call a function that runs code of a user's file.
 
-    Whatever the code raises becomes a `UserError` that says where in the file.
+    Exceptions become a `UserError` with the line number in the file.
     """
     limit, state = sys.getrecursionlimit(), ProcessState()
     try:
         return work()
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # SystemExit too: a file has no business to end the program
-        sys.setrecursionlimit(limit)  # before anything is called: the file may have lowered it
+    except BaseException as error:  # SystemExit, too: a config file must not end the program
+        sys.setrecursionlimit(limit)  # first, because the file may have lowered the limit
         raise _mistake(path, error) from error
     finally:
         sys.setrecursionlimit(limit)
@@ -57,8 +57,8 @@ def guarded(path: str, work: Callable[[], _T]) -> _T:
 
 
 def _mistake(path: str, error: BaseException) -> UserError:
-    """Make the error of one line for an exception that a file has raised."""
-    # Not by `traceback.extract_tb`, which would read the file.
+    """Make a one-line error of an exception in a user's file."""
+    # `traceback.extract_tb` would read the file.
     frames = traceback.walk_tb(error.__traceback__)
     lines: list[int | None] = [line for frame, line in frames if frame.f_code.co_filename == path]
     if isinstance(error, SyntaxError) and error.filename == path:
@@ -66,7 +66,7 @@ def _mistake(path: str, error: BaseException) -> UserError:
     where = f"{path} line {lines[-1]}" if lines else path
     try:
         text = in_one_line(error.msg if isinstance(error, SyntaxError) else error)
-    except Exception:  # of the error's own code
+    except Exception:  # raised by the code of the exception
         text = "its text cannot be shown"
     text = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
     if isinstance(error, UserError):

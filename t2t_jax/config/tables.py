@@ -1,9 +1,7 @@
-"""The tables of the names in a config: functions of a network, positions, optimisers.
+"""The tables of config names: network functions, position schemes and optimizers.
 
-A name stands for an equation and for the facts that the rest of the program needs: the parameters
-that are learned, and so the costs, and whether a network has a gate. Flags, errors, documents,
-modules and costs read these tables alone; `config.tasks` has the table of tasks. A config file adds
-an activation, a norm or a score function::
+Flags, errors, documents, modules and costs read these tables. A config file can register an
+activation, a normalization or a score function::
 
     import jax
     import t2t_jax
@@ -14,9 +12,8 @@ an activation, a norm or a score function::
     def get_config():
         return Config(model=EncoderDecoderConfig(feed_forward="relu6"))
 
-A run keeps the name, and a copy of the file that registered it; see `workdir.claim`. Loading a run
-never executes that copy: a config file registers the name before, or a file that the environment
-variable T2T_JAX_REGISTER names.
+A run stores the name and a copy of the registering file, but loading the run never executes the
+copy. Before loading, a config file or a file in T2T_JAX_REGISTER must register the name.
 """
 
 import os
@@ -39,8 +36,8 @@ ACTIVATIONS = Table(
     geglu_tanh=Entry("t2t_jax.functional.feed_forward:gelu_tanh", is_gated=True),
     swiglu=Entry("jax.nn:silu", is_gated=True),
 )
-"""The functions of a hidden layer, by the value of `model.feed_forward`; see
-`functional.feed_forward` for their formulas."""
+"""The activations, by the value of `model.feed_forward`; `functional.feed_forward` has their
+formulas."""
 
 NORMALIZATIONS = Table(
     "normalization",
@@ -53,7 +50,7 @@ NORMALIZATIONS = Table(
         lambda width: {"scale": Parameter((width,), 1.0)},
     ),
 )
-"""The norms, by the value of `model.norm`."""
+"""The normalizations, by the value of `model.norm`."""
 
 SCORE_FUNCTIONS = Table(
     "score function",
@@ -64,38 +61,38 @@ SCORE_FUNCTIONS = Table(
         lambda d_k: {"vector": Parameter((d_k,), deviation=d_k**-0.5)},
     ),
 )
-"""The scores of queries and keys, by the value of `model.score_function`. Each head learns its own
-parameters of a score function."""
+"""The attention score functions, by the value of `model.score_function`. Each head has separate
+parameters."""
 
 TABLES: Mapping[str, Table] = {
     "feed_forward": ACTIVATIONS,
     "norm": NORMALIZATIONS,
     "score_function": SCORE_FUNCTIONS,
 }
-"""The tables by the field of the config's section `model` that names one of their entries."""
+"""The tables of functions, by the field of the config section `model`."""
 
 
 RELATIVE_BUCKETS = 32
-"""Learned numbers of each head for relative positions, as in T5 (Raffel et al. 2020)."""
+"""Number of relative position biases per head, as in T5 (Raffel et al. 2020)."""
 
 
 @dataclass(frozen=True)
 class PositionFacts:
-    """The facts of a scheme by which a network knows positions: one of four ways, or none."""
+    """The facts of a position scheme."""
 
     sinusoids: str | None = None
-    """The place of a function of the number t of positions and the even width d_model, which
+    """The import path of a function of the number of positions t and the even width d_model, which
     returns fixed vectors `[t, d_model]` to add to embeddings."""
     has_table: bool = False
-    """Whether `model.num_positions` learned vectors are added to embeddings."""
+    """Whether a learned table of `model.num_positions` vectors is added to embeddings."""
     turns: bool = False
-    """Whether pairs of numbers of queries and keys are rotated, by the fields `model.rotary_*`."""
+    """Whether pairs of query and key values are rotated, by the fields `model.rotary_*`."""
     bias: str | None = None
-    """The place of a function of distances `[q, k]`, `num_heads`, `causal` and the learned arrays
-    by name, which returns the bias `[h, q, k]` to add to the scores of self-attention."""
+    """The import path of a function of distances `[q, k]`, `num_heads`, `causal` and the parameters
+    by name, which returns the bias `[h, q, k]` of self-attention scores."""
     parameters: Callable[["ModelConfig"], Mapping[str, Parameter]] = nothing
-    """A function from the `ModelConfig` to the parameters that each stack learns, by name. The last
-    axis of an array has the width of the model, or for a bias the number of heads."""
+    """A function from the `ModelConfig` to the parameters of each stack by name. The last axis is
+    d_model, or the number of heads for a bias."""
 
 
 def _table(size: int, width: int, model: "ModelConfig") -> Mapping[str, Parameter]:
@@ -116,46 +113,45 @@ POSITIONS = Rows(
     ),
     none=PositionFacts(),
 )
-"""The schemes of positions, by the value of `model.position`."""
+"""The position schemes, by the value of `model.position`."""
 
 ROTARY_SCALINGS = Rows(
     linear="t2t_jax.functional.position:linear_scaling",
     ntk="t2t_jax.functional.position:ntk_scaling",
 )
-"""The places of the functions that return the divisor of each frequency of rotary positions under
-`model.rotary_scale`, by the value of `model.rotary_scaling`."""
+"""The import paths of the functions that return the divisors of rotary frequencies, by the value of
+`model.rotary_scaling`."""
 
 
 @dataclass(frozen=True)
 class OptimizerFacts:
-    """The facts of an optimiser."""
+    """The facts of an optimizer."""
 
     make: str
-    """The place of the function that makes the `training.optimizer.Optimizer`, given the section
-    `training` of a config and the parameters in the boxes that declare them."""
+    """The import path of the function that makes the `training.optimizer.Optimizer` from the config
+    section `training` and the declared parameters."""
     decays: bool = True
-    """Whether `training.weight_decay` may be above 0."""
+    """Whether the optimizer supports `training.weight_decay`."""
     least_beta2: float = 0.0
-    """The least value of `training.adam_beta2` that the optimiser takes."""
+    """The minimum value of `training.adam_beta2`."""
     width_exponent: float | None = None
-    """The power of the width with which the learning rate of layers' matrices goes in the
-    parametrisations "mup" and "complete", so that what an update adds to their outputs stays of one
-    size. For matrices outside of stacks whose sizes both grow it is -1. None means that the
-    optimiser has no such rule."""
+    """The exponent of the width in the learning rate of layer matrices, for the parametrisations
+    "mup" and "complete". The exponent keeps the effect of an update on the outputs independent of
+    the width. None means that the optimizer does not support these parametrisations."""
 
 
 OPTIMIZERS = Rows(
     adam=OptimizerFacts("t2t_jax.training.optimizer:adam", decays=False, width_exponent=-1),
-    # Weight decay is the same for all.
+    # Weight decay works the same in all optimizers.
     adamw=OptimizerFacts("t2t_jax.training.optimizer:adam", width_exponent=-1),
     adafactor=OptimizerFacts("t2t_jax.training.optimizer:adafactor"),
     lion=OptimizerFacts("t2t_jax.training.optimizer:lion", least_beta2=0.1, width_exponent=-1),
-    # The largest singular value of its updates is 0.2 sqrt(max(m, n)), which grows with the root.
+    # The largest singular value of a Muon update is 0.2 sqrt(max(m, n)): it grows as sqrt(width).
     muon=OptimizerFacts("t2t_jax.training.optimizer:muon", width_exponent=-0.5),
 )
-"""The optimisers, by the value of `training.optimizer`."""
+"""The optimizers, by the value of `training.optimizer`."""
 
-# A field that names a row is a string for type checkers, and one of the names for flags.
+# Fields that name a row are strings for type checkers, and literals for flags.
 if TYPE_CHECKING:
     from t2t_jax.config.config import Config
     from t2t_jax.config.model import ModelConfig
@@ -175,71 +171,70 @@ NAMED: Mapping[str, Rows[Any]] = {
     "training.optimizer": OPTIMIZERS,
     "data.task": TASKS,
 }
-"""The tables by the path of the field of a config that names one of their rows."""
+"""The tables by the dotted path of the config field that names a row."""
 
 
 def named_entries(config: "Config") -> dict[str, Entry]:
-    """Return the entries of the registered functions that a config names, by the field's name."""
-    named = {field: table[getattr(config.model, field)] for field, table in TABLES.items()}
-    return {field: entry for field, entry in named.items() if entry.title}
+    """Return the registered functions that a config uses, by field name."""
+    entries = {field: table[getattr(config.model, field)] for field, table in TABLES.items()}
+    return {field: entry for field, entry in entries.items() if entry.title}
 
 
 def environment_of(config: "Config") -> dict[str, str]:
-    """Return the environment variables with which another process can make the same config."""
+    """Return the environment variables that another process needs for the same config."""
     sources = (entry.source for entry in named_entries(config).values())
     paths = dict.fromkeys(source.path for source in sources if source)
-    given = filter(None, [os.environ.get(FILES), *paths])
-    return {FILES: os.pathsep.join(given)} if paths else {}
+    files = filter(None, [os.environ.get(FILES), *paths])
+    return {FILES: os.pathsep.join(files)} if paths else {}
 
 
 def register_activation(name: str, function: Function, *, is_gated: bool = False) -> None:
-    """Add an activation, which `model.feed_forward` can then name.
+    """Register an activation for `model.feed_forward`.
 
     Args:
       name: the name of the activation.
-      function: an elementwise function of an array of any shape and float dtype. A training
-        checks that each result depends on its own number only; see `modules.named_functions`.
-      is_gated: whether the function is that of a gate: the network is then (f(x W) * x V) W_2
-        without biases ("GLU Variants Improve Transformer"), and not f(x W_1 + b_1) W_2 + b_2.
+      function: an elementwise function of an array of any shape and float dtype. Training checks
+        that the function is elementwise; see `modules.named_functions`.
+      is_gated: whether the function is a gate. The network is then (f(x W) * x V) W_2 without
+        biases (Shazeer 2020), instead of f(x W_1 + b_1) W_2 + b_2.
 
     Raises:
-      UserError: the name is no word or is taken, or `function` cannot be called.
+      UserError: the name is invalid or in use, or `function` is not callable.
     """
     ACTIVATIONS.register(name, Entry(function, is_gated=is_gated))
 
 
 def register_normalization(name: str, function: Function, parameters: Learned = nothing) -> None:
-    """Add a normalisation, which `model.norm` can then name.
+    """Register a normalization for `model.norm`.
 
     Args:
-      name: the name of the normalisation.
-      function: `function(x, epsilon=..., **learned)` of vectors `[..., width]`, which it returns
-        normalised; `epsilon` is `model.norm_epsilon`, and `learned` has the arrays of `parameters`.
-        A training checks that each vector is normalised independently of all others.
-      parameters: a function from the width to the learned parameters by name; none by default.
+      name: the name of the normalization.
+      function: `function(x, epsilon=..., **learned)`, which normalizes vectors `[..., width]`;
+        `epsilon` is `model.norm_epsilon`, and `learned` has the arrays of `parameters`. Training
+        checks that the function normalizes each vector independently.
+      parameters: a function from the width to the parameters by name; none by default.
 
     Raises:
-      UserError: the name is no word or is taken, or `function` cannot be called.
+      UserError: the name is invalid or in use, or `function` is not callable.
     """
     NORMALIZATIONS.register(name, Entry(function, parameters))
 
 
 def register_score_function(name: str, function: Function, parameters: Learned = nothing) -> None:
-    """Add a score function of attention, which `model.score_function` can then name.
+    """Register an attention score function for `model.score_function`.
 
-    Attention with such a function is computed in the plain form: fused kernels and blocks of long
-    rows are for products of queries and keys alone.
+    Fused kernels and blockwise attention support only dot products, so attention with a registered
+    function uses neither.
 
     Args:
       name: the name of the score function.
-      function: `function(query, key, **learned)` of queries `[b, q, h, d_k]` and keys
-        `[b, k, h, d_k]`, which returns their scores `[b, h, q, k]`. The score of a query and a key
-        of a head must depend on these alone, as decoding calls it with one query at a time. A
-        training checks this.
-      parameters: a function from d_k to the parameters that each head learns, by name; `learned`
-        has these arrays as `[h, ...]`. None by default.
+      function: `function(query, key, **learned)`, which returns the scores `[b, h, q, k]` of
+        queries `[b, q, h, d_k]` and keys `[b, k, h, d_k]`. A score must depend only on its query
+        and its key, as decoding passes one query at a time. Training checks this condition.
+      parameters: a function from d_k to the parameters of each head by name, which `learned`
+        contains as `[h, ...]`; none by default.
 
     Raises:
-      UserError: the name is no word or is taken, or `function` cannot be called.
+      UserError: the name is invalid or in use, or `function` is not callable.
     """
     SCORE_FUNCTIONS.register(name, Entry(function, parameters))

@@ -1,1 +1,1 @@
-"""One run from its start to its end: training, its log, its evaluation, loading and its report."""
+"""A run: training, log, evaluation, loading and time use."""

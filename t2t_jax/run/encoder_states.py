@@ -1,4 +1,4 @@
-"""The output of a model's encoder for lines of text: a vector for each subword."""
+"""Encoder outputs for lines of text: one vector per subword."""
 
 from collections.abc import Iterable
 from functools import partial
@@ -18,38 +18,38 @@ from t2t_jax.tasks import task_of
 
 
 class EncoderStates(NamedTuple):
-    """The output of the encoder for n lines, each of which has a row."""
+    """The encoder outputs for n lines."""
 
     states: Float32[np.ndarray, "n s d_model"]
-    """The vector of each subword; zeros after the end of a line."""
+    """The vector of each subword, padded with zeros."""
     lengths: Int32[np.ndarray, " n"]
-    """The number of subwords of each line, begin and end of sentence included."""
+    """The number of subwords of each line, including special tokens."""
     tokens: list[list[int]]
-    """The ids of these subwords, whose texts are `translator.vocabulary.pieces(tokens)`."""
+    """The ids of the subwords; `translator.vocabulary.pieces(tokens)` returns their text."""
 
 
 def encoder_states(
     translator: Translator, lines: Iterable[str], *, first_line: int = 1
 ) -> EncoderStates:
-    """Compute the output of a model's encoder for lines of text, without dropout.
+    """Compute the encoder outputs for lines of text, without dropout.
 
     Args:
-      translator: the model, with an encoder over text.
-      lines: sentences. The states of a line depend on the line alone.
-      first_line: number of the first line, by which errors name them.
+      translator: a model with a text encoder.
+      lines: sentences. The states of a line do not depend on other lines.
+      first_line: the number of the first line in error messages.
 
     Raises:
-      TypeError: the model is none, or a line is no text.
-      UserError: the model has no encoder of text, or is an ensemble, or a line is too long.
+      TypeError: the translator is not a model, or a line is not a string.
+      UserError: the model has no text encoder or is an ensemble, or a line is too long.
     """
     if not isinstance(translator, Translator):
         raise TypeError(f"{translator!r:.80} is no model; give one that t2t_jax.load returns")
     translator.check_process()
     network = _network(translator)
     tokens = _sources(translator, arguments.texts(lines, "lines", first_line), first_line)
-    for number, one in enumerate(tokens, first_line):
-        long_lines.check_one_pass(f"line {number}", len(one), translator.longest_sentence)
-    lengths = [len(one) for one in tokens]
+    for number, line_tokens in enumerate(tokens, first_line):
+        long_lines.check_one_pass(f"line {number}", len(line_tokens), translator.longest_sentence)
+    lengths = [*map(len, tokens)]
     shape = len(tokens), max(lengths, default=0), network.config.d_model
     states = np.zeros(shape, np.float32)
 
@@ -63,9 +63,9 @@ def encoder_states(
 
 
 def _network(translator: Translator) -> transformer.TokenNetwork:
-    """Return the network of a model, or refuse one without an encoder of its own."""
+    """Return the network of a model, or refuse a model without an encoder."""
     if isinstance(translator.model, Ensemble):
-        raise UserError("an ensemble has no encoder of its own; load one of its models")
+        raise UserError("an ensemble has several encoders; load one of its models")
     network: transformer.TokenNetwork = translator.model.network
     if network.config.stacks[0].reads_target:
         kind = network.config.architecture
@@ -74,7 +74,7 @@ def _network(translator: Translator) -> transformer.TokenNetwork:
 
 
 def _sources(translator: Translator, lines: list[str], first_line: int) -> list[list[int]]:
-    """Return the ids that the encoder reads of each line."""
+    """Return the encoder input ids of each line."""
     if translator.config.model.decodes:
         translator.check_translates()
         return translator.encode(lines)

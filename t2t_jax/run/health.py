@@ -1,9 +1,7 @@
-"""Rules that detect, during training, signs in the corpus and the log that a run will fail.
+"""Health rules, which detect problems of a run in its corpus and its log during training.
 
-A rule is a function of the config, the corpus figures and the records of the run. It returns a
-sentence that says what was observed, why that is bad and what to change, or None. Rules are
-stateless, so they give the same answer after every restart, except where they read times. `RULES`
-lists all of them.
+A rule is a stateless function of the config, the corpus figures and the log records. It returns
+None, or a warning that names the observation, the problem and a remedy. `RULES` lists all rules.
 """
 
 import statistics
@@ -22,35 +20,35 @@ _MOST_SKIPPED = 0.05
 _MOST_PADDING = 0.4
 _MOST_EMPTY = 0.05
 _MOST_WAITING = 0.1
-_SHORTEST_WAIT = 5.0  # seconds of training: one pause may fill a shorter interval
+_SHORTEST_WAIT = 5.0  # seconds of training; one pause may fill a shorter interval
 _WINDOW = 5
 _GROWTH = 3.0
 _EVALUATIONS = 3
 
 
 class CorpusFigures(NamedTuple):
-    """The figures of the training text for the rules."""
+    """The corpus figures that the rules read."""
 
     num_pairs_read: int
     """The number of pairs in the corpus."""
     skipped: Mapping[str, int]
-    """The number of pairs that are left out of training, by reason."""
+    """The number of pairs that training skips, by reason."""
     padding: float
-    """The share of positions, of sources and targets, that hold padding in rows of batches."""
+    """The share of padding among source and target positions in non-empty batch rows."""
     unigram_nll: float
-    """The negative log-likelihood per target token under the frequencies of the target tokens."""
+    """The negative log-likelihood per target token of a unigram model."""
     empty_rows: float = 0.0
-    """The share of positions in rows that no batch has, as devices need equal parts."""
+    """The share of positions in empty rows, which pad the batch to the number of devices."""
     bounds: tuple[int, int] | None = None
-    """Source and target tokens of a step that would leave few rows empty, if there are any."""
+    """Source and target tokens per step that leave few empty rows, or None."""
 
 
 Rule = Callable[[Config, CorpusFigures, History], str | None]
-"""A function that returns what it observed, why that is bad and what helps, or else None."""
+"""A function that returns a warning or None."""
 
 
 def corpus_figures(batches: Batches) -> CorpusFigures:
-    """Compute the figures of a train split for the rules."""
+    """Compute the figures of a train split."""
     content, waste = batches.parts.content, batches.padding_waste
     tokens = {"source": content.source.total, "target": content.target.total}
     positions = sum(tokens[side] / (1 - share) for side, share in waste.items())
@@ -62,10 +60,7 @@ def corpus_figures(batches: Batches) -> CorpusFigures:
 
 
 def unigram_nll(counts: Integer[np.ndarray, " vocab"]) -> float:
-    """Compute the loss of a model that knows only the frequency of each token.
-
-    This loss is the entropy of the token frequencies, in nats per token.
-    """
+    """Compute the loss of a unigram model: the entropy of the token frequencies in nats."""
     shares = counts[counts > 0] / counts.sum()
     return float(-(shares * np.log(shares)).sum())
 
@@ -77,56 +72,53 @@ def many_pairs_skipped(config: Config, corpus: CorpusFigures, history: History) 
     if share <= _MOST_SKIPPED:
         return None
     reason = max(corpus.skipped, key=lambda name: corpus.skipped[name])
-    way_out = (
+    remedy = (
         f"raise data.max_length={config.data.max_length} in a new run, or split long lines"
         if reason == "too_long"
         else "check that both sides of the corpus have their lines, in the same order"
     )
     return (
         f"{skipped:,} of {corpus.num_pairs_read:,} pairs ({share:.1%}) are left out of training, "
-        f"most of them as {reason.replace('_', ' ')}: the model sees other text than the corpus "
-        f"has; {way_out}"
+        f"most of them as {reason.replace('_', ' ')}: the model does not see the whole corpus; "
+        f"{remedy}"
     )
 
 
 def much_padding(config: Config, corpus: CorpusFigures, history: History) -> str | None:
-    """Warn if more than 40% of the positions of batches, on both sides together, hold padding."""
+    """Warn if more than 40% of the source and target positions are padding."""
     if corpus.padding <= _MOST_PADDING:
         return None
-    way_out = (
+    remedy = (
         "use data.batching=pack, which puts several pairs in a row,"
         if config.data.batching == "bucket"
         else "make data.source_tokens_per_step and data.target_tokens_per_step as unequal as the "
         f"two sides are, or lower data.max_length={config.data.max_length},"
     )
     return (
-        f"{corpus.padding:.0%} of the positions of batches hold padding, and as large a share of "
-        f"the time computes nothing; {way_out} in a new run"
+        f"{corpus.padding:.0%} of the batch positions are padding, so about as large a share of "
+        f"the time is wasted; {remedy} in a new run"
     )
 
 
 def many_empty_rows(config: Config, corpus: CorpusFigures, history: History) -> str | None:
-    """Warn if more than 5% of the positions are in rows that only fill the mesh."""
+    """Warn if more than 5% of the positions are in empty rows."""
     if corpus.empty_rows <= _MOST_EMPTY:
         return None
-    way_out = "train on fewer devices along parallel.data and parallel.fsdp"
+    remedy = "train on fewer devices along parallel.data and parallel.fsdp"
     if corpus.bounds:
         source, target = corpus.bounds
-        way_out += (
+        remedy += (
             f", or in a new run with data.source_tokens_per_step={source} and "
             f"data.target_tokens_per_step={target}"
         )
     return (
         f"{corpus.empty_rows:.0%} of the positions that the devices compute are in empty rows, as "
-        f"the rows of a batch do not fill the devices evenly; {way_out}"
+        f"the rows of a batch do not fill the devices evenly; {remedy}"
     )
 
 
 def loss_above_unigram(config: Config, corpus: CorpusFigures, history: History) -> str | None:
-    """Warn if the loss after the warmup is above the loss of `unigram_nll`.
-
-    The loss is `nll`, without label smoothing, as a mean over steps that all came after the warmup.
-    """
+    """Warn if the mean `nll` of steps after the warmup is above the loss of a unigram model."""
     warmup = config.training.warmup_steps
     if len(history.training) < 2:
         return None
@@ -136,18 +128,17 @@ def loss_above_unigram(config: Config, corpus: CorpusFigures, history: History) 
         return None
     return (
         f"the loss at step {last['step']:,}, after the warmup, is {nll:.3f} nats per target token, "
-        f"above the {corpus.unigram_nll:.3f} of a model that knows only how frequent each token "
-        f"is: nothing is learned; {_calmer(config)}, and check that line n of one side of the "
-        "corpus is the translation of line n of the other"
+        f"above the {corpus.unigram_nll:.3f} of a model that knows only the token frequencies: "
+        f"the model learns nothing; {_lower_rate(config)}, and check that line n of one side of "
+        "the corpus is the translation of line n of the other"
     )
 
 
 def gradient_norm_grows(config: Config, corpus: CorpusFigures, history: History) -> str | None:
-    """Warn if the gradient norm has tripled within 15 lines of the log, after the warmup.
+    """Warn if the gradient norm has tripled within 15 log lines after the warmup.
 
-    The median of the last 5 lines is compared with the median of the 5 lines that came 10 lines
-    before. In runs that learn, both differ by less than a factor of 2. The medians skip lines whose
-    norm was not finite.
+    The rule compares the medians of the first and the last 5 of these lines, without non-finite
+    norms. In healthy runs, the medians differ by less than a factor of 2.
     """
     warmup = config.training.warmup_steps
     recent = [r for r in history.training[-3 * _WINDOW :] if r["step"] > warmup]
@@ -159,16 +150,16 @@ def gradient_norm_grows(config: Config, corpus: CorpusFigures, history: History)
     return (
         f"the gradient norm grew from {earlier:.3g} to {later:.3g} between steps "
         f"{recent[0]['step']:,} and {recent[-1]['step']:,} (medians of {_WINDOW} lines of the "
-        f"log), as before a divergence; {_calmer(config)}, or set training.clip_gradient_norm to "
-        f"about {earlier:.2g}"
+        f"log), which may lead to divergence; {_lower_rate(config)}, or set "
+        f"training.clip_gradient_norm to about {earlier:.2g}"
     )
 
 
 def devices_wait_for_data(config: Config, corpus: CorpusFigures, history: History) -> str | None:
-    """Warn if the devices waited for data over 10% of the time in two consecutive lines of the log.
+    """Warn if the devices waited for data over 10% of the time in two consecutive log lines.
 
-    One line is not enough, because the first line of a run includes startup time. Lines with fewer
-    than 5 seconds of training do not count.
+    Lines with fewer than 5 seconds of training do not count. One line is not enough, because the
+    first line of a run includes startup time.
     """
     lines = history.training[-2:]
     waits = [r.get("data_wait") or 0.0 for r in lines if _seconds(r) >= _SHORTEST_WAIT]
@@ -176,18 +167,18 @@ def devices_wait_for_data(config: Config, corpus: CorpusFigures, history: Histor
         return None
     return (
         f"at step {lines[-1]['step']:,} the devices spent {waits[-1]:.0%} of the time waiting for "
-        "data: the host makes batches more slowly than they are used; give the process more CPU "
+        "data: the host prepares batches too slowly; give the process more CPU "
         f"cores, raise data.prefetch={config.data.prefetch}, or put data.cache_dir on a faster disk"
     )
 
 
 def dev_score_falls(config: Config, corpus: CorpusFigures, history: History) -> str | None:
-    """Warn if none of the last 3 dev evaluations has a better score than all before them."""
+    """Warn if the best dev score is more than 2 evaluations old."""
     since = plateau(history.evaluations)
     if since is None or since.evaluations < _EVALUATIONS:
         return None
     return (
-        f"{since}: further steps may make the model worse on text that it has not seen; use the "
+        f"{since}: further steps may make the model worse on unseen text; use the "
         "best checkpoint (--step best), raise model.dropout_rate="
         f"{config.model.dropout_rate} in a new run, or end such runs by "
         "training.stop_after_evaluations_without_gain"
@@ -195,15 +186,15 @@ def dev_score_falls(config: Config, corpus: CorpusFigures, history: History) -> 
 
 
 def dev_score_not_finite(config: Config, corpus: CorpusFigures, history: History) -> str | None:
-    """Warn if the last dev evaluation has a loss or a score that is NaN or infinite."""
+    """Warn if the loss or score of the last dev evaluation is NaN or infinite."""
     last = history.evaluations[-1] if history.evaluations else {}
-    # The log has null for a figure that is not finite.
+    # The log contains null for non-finite values.
     nonfinite = [name for name in ("loss", "perplexity", "score") if last.get(name, 0) is None]
     if not nonfinite:
         return None
     return (
         f"on dev, {' and '.join(nonfinite)} at step {last['step']:,} is not a finite number: the "
-        f"model has diverged; use an earlier checkpoint (--step), or {_calmer(config)}"
+        f"model has diverged; use an earlier checkpoint (--step), or {_lower_rate(config)}"
     )
 
 
@@ -217,27 +208,27 @@ RULES: Mapping[str, Rule] = {
     "dev_score_falls": dev_score_falls,
     "dev_score_not_finite": dev_score_not_finite,
 }
-"""All rules, by the names under which the log records their warnings."""
+"""All rules, by the rule name in log records."""
 
 
 class Health:
-    """The rules for one run, each of which warns at most once per process."""
+    """Check a run with all rules, each of which warns at most once per process."""
 
     def __init__(self, config: Config, corpus: CorpusFigures) -> None:
-        """Set up the rules for a run."""
+        """Set up the rules."""
         self._config, self._corpus = config, corpus
-        self._said: set[str] = set()
+        self._reported: set[str] = set()
 
     def news(self, history: History) -> Iterator[tuple[str, str]]:
-        """Yield the name and the warning of each rule that warns for the first time."""
+        """Yield the name and the warning of each rule that newly warns."""
         for name, rule in RULES.items():
-            if name not in self._said and (text := rule(self._config, self._corpus, history)):
-                self._said.add(name)
+            if name not in self._reported and (text := rule(self._config, self._corpus, history)):
+                self._reported.add(name)
                 yield name, text
 
 
-def _calmer(config: Config) -> str:
-    """Return the advice for a config whose learning rate is too high."""
+def _lower_rate(config: Config) -> str:
+    """Return the advice for a learning rate that is too high."""
     training = config.training
     rate = (
         f"training.learning_rate_factor={training.learning_rate_factor:g}"
@@ -253,6 +244,6 @@ def _median_norm(records: Sequence[Record]) -> float | None:
 
 
 def _seconds(record: Record) -> float:
-    """Return the seconds of training that a record covers; 0 if it lacks the figures."""
+    """Return the seconds of training of a record, or 0 if unknown."""
     tokens, rate = record.get("target_tokens"), record.get("target_tokens_per_second")
     return tokens / rate if tokens and rate else 0.0

@@ -1,8 +1,7 @@
-"""The records of a run's log by kind, and early stopping by them.
+"""The records of a run's log by kind, and early stopping.
 
-A run ends before its last step if its dev score stops rising. The decision depends only on the
-recorded evaluations and the config. So a resumed run ends after the same evaluation as an unbroken
-one, and a run that has ended resumes if the config asks for more patience.
+Early stopping depends only on the recorded evaluations and the config. A resumed run therefore
+stops after the same evaluation as an uninterrupted run, and more patience continues a stopped run.
 """
 
 import math
@@ -18,31 +17,30 @@ from t2t_jax.workdir import END, WARNING
 
 @dataclass
 class History:
-    """The records of a run so far, by kind, oldest first.
+    """The records of a run's `log.jsonl` by kind, oldest first.
 
-    They equal the records of `log.jsonl`, where null means a figure that was not finite. So a
-    resumed run has the same history as an unbroken one.
+    None stands for a non-finite value.
     """
 
     training: list[Record] = field(default_factory=list)
-    """The means of the steps between two lines of the log."""
+    """The mean metrics of the steps between two log lines."""
     evaluations: list[Record] = field(default_factory=list)
     """The evaluations on dev."""
     warnings: list[Record] = field(default_factory=list)
-    """The warnings of the rules of `run.health`."""
+    """The warnings of the health rules."""
     end: Record | None = None
-    """The record of why training ended; None while it goes on, or if its process was killed."""
+    """The record of the end of training; None while the run continues or after a kill."""
 
     @staticmethod
     def of(records: Iterable[Record]) -> "History":
-        """Return the history of a log."""
+        """Make the history of a log."""
         history = History()
         for record in records:
             history.add(record)
         return history
 
     def add(self, record: Record) -> None:
-        """Add the next record of the log, if the history keeps its kind."""
+        """Add a log record, unless its kind is not part of the history."""
         kinds = {"train": self.training, "dev": self.evaluations, WARNING: self.warnings}
         if record["of"] == END:
             self.end = record
@@ -51,7 +49,7 @@ class History:
 
 
 def scalars(record: Record) -> dict[str, float]:
-    """Return the finite figures of a record, by their names in TensorBoard and trackers."""
+    """Return the finite values of a record, by their names in TensorBoard and trackers."""
     return {
         f"{record['of']}/{name}": value
         for name, value in record.items()
@@ -60,17 +58,17 @@ def scalars(record: Record) -> dict[str, float]:
 
 
 def dev_score(evaluation: Record) -> float:
-    """Return the score that selects the best checkpoint; minus infinity if it was not finite.
+    """Return the score of a dev evaluation that selects the best checkpoint.
 
-    Args:
-      evaluation: a record of an evaluation on dev.
+    Returns:
+      The score; minus infinity if it is not finite.
     """
     score = evaluation.get("score")
     return -math.inf if score is None else float(score)
 
 
 def score_name(evaluation: Record) -> str:
-    """Return the name of an evaluation's `dev_score`, such as BLEU."""
+    """Return the name of the `dev_score`, such as BLEU."""
     if "metric" in evaluation:
         return str(evaluation["metric"])
     names = (task.score[1] for _, task in TASKS.each() if task.score[0] in evaluation)
@@ -78,12 +76,12 @@ def score_name(evaluation: Record) -> str:
 
 
 def score_at(evaluations: Iterable[Record], step: float = math.inf) -> str:
-    """Return the newest score up to a step, as ", BLEU 27.30 on dev at step 900"."""
+    """Describe the newest score up to a step, as ", BLEU 27.30 on dev at step 900"."""
     text = ""
-    for one in evaluations:
-        score = dev_score(one)
-        if one["step"] <= step and score > -math.inf:
-            text = f", {score_name(one)} {score:.2f} on dev at step {one['step']:,}"
+    for record in evaluations:
+        score = dev_score(record)
+        if record["step"] <= step and score > -math.inf:
+            text = f", {score_name(record)} {score:.2f} on dev at step {record['step']:,}"
     return text
 
 
@@ -99,10 +97,10 @@ class Plateau(NamedTuple):
     last_step: int
     """The step of the last evaluation."""
     evaluations: int
-    """The number of evaluations since the best, none of which was better."""
+    """The number of evaluations since the best evaluation."""
 
     def __str__(self) -> str:
-        """Describe the scores, as the beginning of a sentence."""
+        """Describe the scores as the start of a sentence."""
         return (
             f"dev scored {self.best:.2f} at step {self.best_step:,}, and no better in the "
             f"{self.evaluations} evaluation(s) since ({self.last:.2f} at step {self.last_step:,})"
@@ -110,22 +108,22 @@ class Plateau(NamedTuple):
 
 
 def plateau(evaluations: Sequence[Record]) -> Plateau | None:
-    """Return for how long the dev score has not risen; None without an evaluation.
+    """Find the best dev evaluation and the evaluations since; None without an evaluation.
 
     Args:
-      evaluations: the records of all evaluations on dev, oldest first. Those with another measure
-        than the last (another beam size, or number of sentences) are ignored.
+      evaluations: the records of all dev evaluations, oldest first. Records whose `measure`, such
+        as the beam size, differs from the last record are ignored.
     """
     if not evaluations:
         return None
     measure = evaluations[-1].get("measure")
-    scored = [(dev_score(one), one["step"]) for one in evaluations if one.get("measure") == measure]
+    scored = [(dev_score(e), e["step"]) for e in evaluations if e.get("measure") == measure]
     first_best = max(range(len(scored)), key=lambda index: scored[index][0])
     return Plateau(*scored[first_best], *scored[-1], len(scored) - 1 - first_best)
 
 
 def reason_to_stop(config: TrainingConfig, evaluations: Sequence[Record]) -> str | None:
-    """Return why a run ends after its last evaluation, or None if it continues."""
+    """Return why a run stops early after its last evaluation, or None."""
     patience, since = config.stop_after_evaluations_without_gain, plateau(evaluations)
     if patience is None or since is None or since.evaluations < patience:
         return None

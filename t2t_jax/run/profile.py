@@ -1,4 +1,4 @@
-"""Profile some steps of a training: the work of threads and devices, for xprof and Perfetto."""
+"""Profile training steps on hosts and devices, for xprof and Perfetto."""
 
 import re
 from collections.abc import Callable, Generator, Iterator
@@ -16,7 +16,7 @@ from t2t_jax.system.atomic_file import writing_directory
 from t2t_jax.system.bucket import on_this_machine
 from t2t_jax.system.signals import SignalRequest
 
-if TYPE_CHECKING:  # `watch` and `report` read profiles, and need not import what trains
+if TYPE_CHECKING:  # `watch` and `report` read profiles without importing training code
     from t2t_jax.run.meter import StepMeter
     from t2t_jax.run.preparing import Run
 
@@ -26,16 +26,16 @@ _REQUESTED_STEPS = 10
 
 def steps_of(text: str) -> tuple[int, int]:
     """Parse the first and the last step from a text such as `100:105`."""
-    found = re.fullmatch(r"([0-9]{1,12}):([0-9]{1,12})", text)
-    if not found or not 1 <= int(found[1]) <= int(found[2]):
+    match = re.fullmatch(r"([0-9]{1,12}):([0-9]{1,12})", text)
+    if not match or not 1 <= int(match[1]) <= int(match[2]):
         raise UserError(
             f"--profile-steps {text} is not FIRST:LAST, two steps counted from 1, as in 100:105"
         )
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])
 
 
 def check_profiled(steps: tuple[int, int] | None, num_train_steps: int) -> None:
-    """Refuse to profile steps beyond the last one of the training."""
+    """Refuse to profile steps beyond the last training step."""
     if steps and steps[1] > num_train_steps:
         raise UserError(
             f"--profile-steps {steps[0]}:{steps[1]} goes beyond the last step, "
@@ -44,15 +44,15 @@ def check_profiled(steps: tuple[int, int] | None, num_train_steps: int) -> None:
 
 
 def profiles_folder(workdir: Path) -> Path:
-    """Return the directory of the profiles of a run, which is always on this machine."""
+    """Return the local directory of the profiles of a run."""
     return on_this_machine(workdir / "profile")
 
 
 def read_profiles(workdir: Path) -> list[Path]:
-    """Return the directories of a run's profiles, for xprof."""
+    """List the directories of the profiles of a run."""
     folder = profiles_folder(workdir)
-    found = folder.iterdir() if folder.is_dir() else ()
-    return sorted(path for path in found if not path.name.startswith("."))
+    paths = folder.iterdir() if folder.is_dir() else ()
+    return sorted(path for path in paths if not path.name.startswith("."))
 
 
 def profiled(
@@ -63,16 +63,16 @@ def profiled(
     last_step: int,
     request: SignalRequest,
 ) -> Generator[_T, None, None]:
-    """Yield the batches of a training, and trace the steps of some of them.
+    """Yield the batches of training steps, and trace some of the steps.
 
-    Process 0 traces `steps`. Any process traces its next ten steps on request. A complete trace
-    goes to a directory of `profiles_folder` with the steps in its name. A trace that a signal or a
-    kill cuts short leaves nothing. An error is a warning.
+    Process 0 traces `steps`. Any process traces its next ten steps on request. Each complete trace
+    is a directory in `profiles_folder`; an interrupted trace leaves no files. Errors of the
+    profiler are only warnings.
 
     Args:
-      batches: the batches of the steps after the run's state.
-      steps: the first and the last step of the trace; steps that the run has taken are skipped.
-      last_step: the step after which the training ends or pauses.
+      batches: the batches after the run's state.
+      steps: the first and the last step to trace; finished steps are skipped.
+      last_step: the step after which training ends or pauses.
     """
 
     def traced(first: int, last: int) -> Generator[_T, None, None]:
@@ -95,7 +95,7 @@ def profiled(
     if not is_main():
         steps = None
     elif steps and steps[1] <= step:
-        run.log.say(f"no profile of steps {steps[0]:,} to {steps[1]:,}: they were done before")
+        run.log.say(f"no profile of steps {steps[0]:,} to {steps[1]:,}: these steps are done")
     while step < last_step:
         last = step
         if steps and steps[0] <= step + 1 <= steps[1]:
@@ -111,9 +111,9 @@ def profiled(
 
 
 def _begin(trace: ExitStack, path: Path) -> None:
-    """Begin a trace, which the end of the stack writes; after an error there is none."""
+    """Start a trace, which the exit of the stack writes."""
     options = jax.profiler.ProfileOptions()
-    options.python_tracer_level = 0  # which would slow down what is measured
+    options.python_tracer_level = 0  # the Python tracer would slow down the steps
     with ExitStack() as parts:
         folder = parts.enter_context(writing_directory(path))
         parts.enter_context(
@@ -123,8 +123,8 @@ def _begin(trace: ExitStack, path: Path) -> None:
 
 
 def _attempt(work: Callable[[], None]) -> None:
-    """Run a part of a trace; an error is only a warning, as the training matters more."""
+    """Run a part of a trace; turn errors into warnings, because training must continue."""
     try:
         work()
-    except Exception as error:  # of the profiler, of many kinds
+    except Exception as error:  # the profiler raises many kinds of errors
         warn(f"there is no profile of these steps: {error}")

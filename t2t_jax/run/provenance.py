@@ -1,7 +1,7 @@
-"""The software that computes a run: versions of packages, the git commit, and a hash of the code.
+"""The software of a run: package versions, git commit and a hash of the code.
 
-A run is a function of its code, config, data and seed. Jobs, checkpoints and results record the
-code with the functions here, so that runs of different code are not taken for one experiment.
+Jobs, checkpoints and results record this software, so that users do not compare runs of different
+code as one experiment.
 """
 
 import hashlib
@@ -33,8 +33,8 @@ from t2t_jax.training.storage import steps_of_run
 from t2t_jax.workdir import CHECKPOINTS, PROVENANCE
 
 COMPUTING = ("jax", "jaxlib", "flax", "optax", "numpy")
-"""The packages whose versions must be equal in one table. Plugins for GPUs and TPUs may change the
-rounding; they are recorded, but not compared."""
+"""The packages whose versions must be equal for all runs of one table. Records also list the GPU
+and TPU plugins, which may change rounding but are not compared."""
 _PACKAGES = (
     *("t2t-jax", *COMPUTING, "orbax-checkpoint"),
     *("libtpu", "jax-cuda12-plugin", "jax-cuda13-plugin"),
@@ -44,12 +44,12 @@ _HASHED = (
     *("run/evaluation.py", "run/preparing.py", "run/start.py", "run/trainer.py"),
     *("tasks", "training"),
 )
-"""The parts of this package that compute results."""
+"""The files and folders of this package that compute results."""
 _PACKAGE = Path(__file__).parents[1]
-_GIT_TIMEOUT = 10.0  # seconds, as git may be slow on a shared filesystem
+_GIT_TIMEOUT = 10.0  # seconds; git may be slow on a shared filesystem
 
 UNRECORDED: Record = {"code": "unrecorded", "versions": {}}
-"""The record for runs of versions before 0.3.0, which recorded no software."""
+"""The record for runs before version 0.3.0, which recorded no software."""
 _UNRECORDED_RUN = UNRECORDED | {"first_step": 0}
 
 
@@ -69,26 +69,25 @@ _FILE = schema({"software": list[SoftwareRecord]})
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages that compute a run; "none" if missing."""
-    numbers = {"python": platform.python_version()}
+    """Return the versions of Python and of the computing packages; "none" if missing."""
+    by_name = {"python": platform.python_version()}
     for package in _PACKAGES:
-        numbers[package] = "none"
+        by_name[package] = "none"
         with suppress(PackageNotFoundError):
-            numbers[package] = version(package)
-    return numbers
+            by_name[package] = version(package)
+    return by_name
 
 
 def provenance(config: Config) -> Record:
-    """Return a record of the software that computes a run with a config.
+    """Return a record of the software that computes a run.
 
     Returns:
       code: a hash of the code that computes results.
-      files: a hash of each file or registered function of that code, by name. The hash is of the
-        syntax tree, without comments and docstrings.
+      files: a hash of the syntax tree of each file or registered function, by name.
       versions: the result of `versions`.
       settings: the result of `result_settings`.
-      commit: the git commit of the package, if it is known.
-      dirty: whether the package differs from that commit; only where there is a commit.
+      commit: the git commit of the package, if known.
+      dirty: whether the package differs from the commit, if known.
     """
     files = dict(sorted({**_package_files(), **_files_of_config(config)}.items()))
     return {
@@ -101,18 +100,17 @@ def provenance(config: Config) -> Record:
 
 
 def without_files(record: Record) -> Record:
-    """Return a provenance record without the hashes of files, which are long."""
+    """Return a provenance record without the long list of file hashes."""
     return {name: value for name, value in record.items() if name != "files"}
 
 
 def changes(before: Record, now: Record, packages: Collection[str] | None = None) -> list[str]:
-    """Return what differs between two provenance records: files of code, versions, and settings.
+    """List the differences of two provenance records: files, versions and settings.
 
-    A file or a registered function that only one of them has does not count, as two configs may use
-    different ones.
+    Files that only one record contains are ignored, because configs use different files.
 
     Args:
-      packages: the packages whose versions count; None is all that both records name.
+      packages: the packages to compare; None compares all packages of both records.
     """
     differences = _differing(before.get("files", {}), now.get("files", {}))
     if UNRECORDED["code"] in (before["code"], now["code"]) and before["code"] != now["code"]:
@@ -131,7 +129,7 @@ def changes(before: Record, now: Record, packages: Collection[str] | None = None
 
 
 def read_provenance(workdir: Path) -> list[Record]:
-    """Return the software that trained a run, oldest first, each with its `first_step`."""
+    """Read the software records of a run, oldest first, each with its `first_step`."""
     path = workdir / PROVENANCE
     if not path.exists():
         return []
@@ -140,32 +138,32 @@ def read_provenance(workdir: Path) -> list[Record]:
 
 
 def training_software(workdir: Path) -> list[Record]:
-    """Return `read_provenance`, or one `UNRECORDED` for a run with steps and no record."""
+    """Return `read_provenance`, or an `UNRECORDED` record for a run with steps."""
     software = read_provenance(workdir)
     return software or [_UNRECORDED_RUN] * bool(steps_of_run(workdir, CHECKPOINTS))
 
 
 def record_provenance(workdir: Path, now: Record, first_step: int) -> None:
-    """Record the software of a training that resumes at a step. Warn if it differs from before.
+    """Record the software of a run that starts or resumes, and warn if it has changed.
 
-    Process 0 writes the record. Records of steps that the run repeats are removed.
+    Process 0 writes the record, and removes records of steps that the run repeats.
 
     Args:
       now: the result of `provenance`.
-      first_step: the number of steps that the run has taken.
+      first_step: the number of finished steps.
     """
     stored = read_provenance(workdir)
-    before = [one for one in stored if one["first_step"] < first_step]
+    before = [record for record in stored if record["first_step"] < first_step]
     if first_step and not before:
         before = [_UNRECORDED_RUN]
-    found = changes(before[-1], now) if before else []
-    if found and is_main():
+    changed = changes(before[-1], now) if before else []
+    if changed and is_main():
         warn(
             f"{workdir} was trained to step {first_step:,} by different software or "
-            f"settings: {', '.join(found)}. {PROVENANCE} there records both. To continue the same "
-            "experiment, stop and restore the earlier ones"
+            f"settings: {', '.join(changed)}. {PROVENANCE} there records both. To continue the "
+            "same experiment, stop and restore the earlier software and settings"
         )
-    software = before if before and not found else [*before, now | {"first_step": first_step}]
+    software = before if before and not changed else [*before, now | {"first_step": first_step}]
     if is_main() and software != stored:
         write_whole(workdir / PROVENANCE, f"{json.dumps({'software': software})}\n".encode())
 
@@ -180,12 +178,12 @@ def _hash(text: str) -> str:
 
 @cache
 def _package_files() -> dict[str, str]:
-    """Return the hash of each file of this package that computes results, by its path in it."""
+    """Return the hashes of `_HASHED`, by path in the package."""
     return _hashes(_PACKAGE, (_PACKAGE / name for name in _HASHED))
 
 
 def _hashes(root: Path, paths: Iterable[Path]) -> dict[str, str]:
-    """Return the hashes of Python files and of those in folders, by their paths from a root."""
+    """Return the hashes of Python files and folders, by path from a root."""
     files = [file for path in paths for file in ([path] if path.suffix else path.rglob("*.py"))]
     return {file.relative_to(root).as_posix(): _hash_of_file(file) for file in files}
 
@@ -199,33 +197,30 @@ def _hash_of_file(file: Path) -> str:
 
 
 def _files_of_config(config: Config) -> dict[str, str]:
-    """Return the hashes of registered functions, and of packages that the config names.
-
-    Packages that every run uses are left out.
-    """
-    found = {entry.title: _hash_of_entry(entry) for entry in named_entries(config).values()}
+    """Return the hashes of registered functions and plugins that a config names."""
+    hashes = {entry.title: _hash_of_entry(entry) for entry in named_entries(config).values()}
     for module in _modules_of(config):
-        first, *others = module.split(".")
-        if first != _PACKAGE.name:
-            found |= _hashes_of_package(first)
-        elif others[0] not in _HASHED:
-            found |= _hashes(_PACKAGE, [_PACKAGE.joinpath(*others[:2])])
-    return found
+        package, *parts = module.split(".")
+        if package != _PACKAGE.name:
+            hashes |= _hashes_of_package(package)
+        elif parts[0] not in _HASHED:
+            hashes |= _hashes(_PACKAGE, [_PACKAGE.joinpath(*parts[:2])])
+    return hashes
 
 
 def _modules_of(config: Config) -> Iterator[str]:
-    """Return the modules of a config's task and family, and of its schemes of corpora."""
+    """Yield the modules of a config's task, network family and corpus schemes."""
     facts, family = config.data.facts, FAMILIES[config.model.architecture]
-    places = [facts.corpora, facts.task, *(x for x in vars(family).values() if isinstance(x, str))]
-    schemes = (one.name.partition(":")[0] for one in components_of(config.data.corpus))
-    places += (added_schemes()[one].pairs for one in schemes if one in added_schemes())
-    yield from (place.partition(":")[0] for place in places if place)
+    paths = [facts.corpora, facts.task, *(x for x in vars(family).values() if isinstance(x, str))]
+    schemes = (part.name.partition(":")[0] for part in components_of(config.data.corpus))
+    paths += (added_schemes()[s].pairs for s in schemes if s in added_schemes())
+    yield from (path.partition(":")[0] for path in paths if path)
     yield family.config.__module__
 
 
 def _hashes_of_package(name: str) -> dict[str, str]:
     spec = None
-    with suppress(ImportError, ValueError):  # the latter for __main__
+    with suppress(ImportError, ValueError):  # __main__ raises ValueError
         spec = find_spec(name)
     if spec is None or spec.origin is None:
         return {name: "unknown"}
@@ -235,22 +230,22 @@ def _hashes_of_package(name: str) -> dict[str, str]:
 
 
 def _hash_of_entry(entry: Entry) -> str:
-    """Return a hash of the file that registered a function, or of the function in a notebook."""
+    """Return a hash of the file or the notebook function that registered an entry."""
     try:
         text = entry.source.text if entry.source else inspect.getsource(entry.load())
         return _hash(syntax(textwrap.dedent(text)))
-    except (OSError, TypeError, SyntaxError, ValueError):  # a builtin, or typed at a prompt
+    except (OSError, TypeError, SyntaxError, ValueError):  # a builtin, or interactive code
         return "unknown"
 
 
 @cache
 def _git() -> Record:
-    """Return the commit of the package, and whether its files differ; {} without a commit."""
+    """Return the commit of the package and its dirty flag; {} if unknown."""
     if (_PACKAGE.parent / ".git").exists():
         return _git_status()
     with suppress(PackageNotFoundError, ValueError, KeyError, TypeError):
         origin = Distribution.from_name("t2t-jax").read_text("direct_url.json")
-        # Only pip install git+URL has a commit there.
+        # Only `pip install git+URL` records a commit.
         return {"commit": json.loads(origin or "{}")["vcs_info"]["commit_id"], "dirty": False}
     return {}
 
@@ -261,7 +256,7 @@ def _git_status() -> Record:
         status = subprocess.check_output(
             command, cwd=_PACKAGE, stderr=subprocess.DEVNULL, errors="replace", timeout=_GIT_TIMEOUT
         )
-    except (OSError, subprocess.SubprocessError):  # there is no git, or it refuses the directory
+    except (OSError, subprocess.SubprocessError):  # git is missing or refuses the directory
         return {}
     commit = re.search(r"^# branch\.oid ([0-9a-f]+)$", status, re.MULTILINE)
     is_dirty = re.search("^[^#]", status, re.MULTILINE) is not None

@@ -1,4 +1,4 @@
-"""The start of a run: from its newest checkpoint, another run's parameters, or random numbers."""
+"""The initial state of a run: its newest checkpoint, another run's parameters, or random values."""
 
 from typing import TYPE_CHECKING
 
@@ -24,18 +24,18 @@ _FREE = "dropout_rate", "attention_dropout_rate", "activation_dropout_rate", "co
 
 
 def initial_run(config: Config) -> StoredRun | None:
-    """Open the run whose parameters and vocabulary a run starts from; None without `init_from`.
+    """Open the run of `training.init_from`; None without `init_from`.
 
     Raises:
-      UserError: it is no run, lacks the checkpoint, or has another model.
+      UserError: the path is not a run, or the run lacks the checkpoint or has another model.
     """
     if config.training.init_from is None:
         return None
     workdir, step = opened(config.training.init_from), config.training.init_step
-    run, there = read_run(workdir), saved_steps(workdir)
-    if not there or step not in (None, *there):
+    run, steps = read_run(workdir), saved_steps(workdir)
+    if not steps or step not in (None, *steps):
         which = "no checkpoint" if step is None else f"no checkpoint of step {step}"
-        raise UserError(f"training.init_from={workdir} has {which}; it has {there}")
+        raise UserError(f"training.init_from={workdir} has {which}; it has {steps}")
     free = [f"model.{name}" for name in _FREE]
     if config.data.facts.predicts_labels:
         free += [f"model.{name}" for name in _OF_HEAD]
@@ -57,20 +57,20 @@ def initial_run(config: Config) -> StoredRun | None:
 
 
 def initial_vocabulary(config: Config, run: StoredRun | None) -> Vocabulary | None:
-    """Return the vocabulary that a run takes over from its `initial_run`; None without one.
+    """Return the vocabulary of the `initial_run`; None without such a run.
 
     A vocabulary with language tags is restricted to the languages of the config.
 
     Raises:
-      UserError: it lacks a protected token of the config.
+      UserError: the vocabulary lacks a protected token of the config.
     """
     if run is None:
         return None
     vocabulary, data = run.vocabulary, config.data
     if vocabulary.marked_languages and data.facts.writes_text:
         vocabulary = vocabulary.between(data.source_language, data.target_language)
-    known = vocabulary.protected_tokens
-    missing = [token for token in data.protected_tokens if token not in known]
+    existing = vocabulary.protected_tokens
+    missing = [token for token in data.protected_tokens if token not in existing]
     if missing:
         raise UserError(
             f"data.protected_tokens={' '.join(missing)} cannot be added to the vocabulary of "
@@ -81,7 +81,7 @@ def initial_vocabulary(config: Config, run: StoredRun | None) -> Vocabulary | No
 
 
 def initial_state(plan: "Plan", checkpoints: Checkpoints) -> TrainState:
-    """Return the state to continue from: the newest checkpoint, or the one before step 1."""
+    """Return the state of the newest checkpoint, or a new state."""
     config, model, mesh = plan.config, plan.model, plan.mesh
     if restored := checkpoints.restore(abstract_state(config, model, mesh)):
         return restored
@@ -90,9 +90,9 @@ def initial_state(plan: "Plan", checkpoints: Checkpoints) -> TrainState:
         return state
     like_other = described_parameters(run, mesh)
     params, _ = load_parameters(run, like_other, step=config.training.init_step)
-    if config.data.facts.predicts_labels:  # the labels may differ, and with them the head
-        own = state.params.items()
-        params = {name: x if name in _HEAD else params.get(name, x) for name, x in own}
-    # A copy, as a step overwrites both.
+    if config.data.facts.predicts_labels:  # the labels, and so the head, may differ
+        initial = state.params.items()
+        params = {name: x if name in _HEAD else params.get(name, x) for name, x in initial}
+    # The step donates both buffers, so they must differ.
     ema = None if state.ema is None else jax.tree.map(jnp.copy, params)
     return state._replace(params=params, ema=ema)

@@ -1,7 +1,7 @@
-"""Turns of processes at the cache: one process makes the missing entries, and the others read them.
+"""Turns at the corpus cache: one process writes the missing entries, and the others read them.
 
-The turns are on the message board. An exchange between devices may have a timeout, and a large
-corpus takes an hour. If a process is lost meanwhile, `parallel.liveness` ends the others.
+Processes announce their turns on the message board, because collectives may time out and a large
+corpus takes an hour. If a process dies, `parallel.liveness` ends the others.
 """
 
 import secrets
@@ -25,10 +25,10 @@ _SILENT_SECONDS = 5.0
 
 @contextmanager
 def in_turn(config: DataConfig) -> Iterator[None]:
-    """Return a context that prepares a corpus, in one process of each host before the others.
+    """Enter the context first in one process of each host, then in the other processes.
 
-    If all hosts share the cache, process 0 is the only one that goes first. If a process fails, the
-    next turn begins, so that the others raise their own errors.
+    If all hosts share the cache, only process 0 goes first. If a process fails, the next turn
+    starts, so that the other processes raise their own errors.
     """
     if jax.process_count() == 1:
         yield
@@ -43,20 +43,20 @@ def in_turn(config: DataConfig) -> Iterator[None]:
 
 
 def _turn(config: DataConfig, barrier: str) -> int:
-    """Return the turn of this process; all processes call this together."""
+    """Agree on the turn of this process; all processes call this together."""
     leads = hosts().index(hosts()[jax.process_index()]) == jax.process_index()
     is_shared = _sees_file_of_main(config, f".{barrier}")
     if is_main():
         return _FIRST
-    if isinstance(as_path(config.cache_dir), BucketPath):  # of which each host keeps a copy
+    if isinstance(as_path(config.cache_dir), BucketPath):  # each host keeps a copy
         return _SECOND if leads else _LAST
     return _FIRST if leads and not is_shared else _LAST
 
 
 def _sees_file_of_main(config: DataConfig, name: str) -> bool:
-    """Return whether this process finds a file that process 0 writes into its cache."""
+    """Return whether this process sees a cache file that process 0 writes."""
     is_there = False
-    # The context raises the same error.
+    # `in_turn` raises the same error later.
     with suppress(OSError, UserError):
         if is_main():
             (cache_root(config) / name).touch()
@@ -75,7 +75,7 @@ def _enter(barrier: str, turn: int) -> None:
 
 
 def _wait(barrier: str, turn: int, corpus: str) -> None:
-    """Wait for the processes of earlier turns; after a while, one process names one of them."""
+    """Wait for earlier turns; after some seconds, one process reports what it waits for."""
     _enter(barrier, turn)
     since, is_announced = time.monotonic(), False
     while True:

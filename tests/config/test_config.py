@@ -283,7 +283,7 @@ def test_a_keyword_is_refused_as_the_dotted_name_is(make, changes):
     [
         (lambda: Config(data=EvaluationConfig()), "is a EvaluationConfig, expected DataConfig"),
         (lambda: Config(model={"d_ff": 8}), "model={'d_ff': 8} is a dict, expected ModelConfig"),
-        (lambda: ModelConfig(d_ff=8), "is of no network; use EncoderDecoderConfig or another"),
+        (lambda: ModelConfig(d_ff=8), "is an abstract class; use EncoderDecoderConfig or another"),
     ],
 )
 def test_a_section_of_another_class_is_refused(make, message):

@@ -130,7 +130,7 @@ def test_a_range_that_has_passed_and_none_at_all_cost_nothing(watched):
     assert list(watched(None)) == [*range(12)]
     assert watched.said == []
     assert list(watched((3, 6), first=6)) == [*range(6, 12)]
-    assert watched.said == ["no profile of steps 3 to 6: they were done before"]
+    assert watched.said == ["no profile of steps 3 to 6: these steps are done"]
     assert (watched.pauses, watched.folder.exists()) == ([], False)
 
 
