@@ -1,4 +1,4 @@
-"""The whole config, its JSON, and the comparison of two configs."""
+"""The complete config, its JSON form, and the comparison of configs."""
 
 import dataclasses
 import json
@@ -19,7 +19,7 @@ from t2t_jax.version import REMOVED, current_name, read_name, removed_feature
 
 @dataclass(frozen=True)
 class Config(Section):
-    """All settings of a run, in sections; a run depends on nothing else but its corpus."""
+    """All settings of a run, in sections."""
 
     model: ModelConfig = field(default_factory=families.EncoderDecoderConfig)
     data: sections.DataConfig = field(default_factory=sections.DataConfig)
@@ -30,7 +30,7 @@ class Config(Section):
     parallel: sections.ParallelConfig = field(default_factory=sections.ParallelConfig)
 
     def __post_init__(self) -> None:
-        """Check the conditions that hold between fields of different sections."""
+        """Check conditions between fields of different sections."""
         super().__post_init__()
         self._check_task()
         require(
@@ -48,13 +48,13 @@ class Config(Section):
         )
 
     def _check_task(self) -> None:
-        """Refuse a network that the task does not take."""
+        """Refuse a network that cannot learn the task."""
         model, kind, task = self.model, self.model.architecture, self.data.task
         facts, name = self.data.facts, task_name(self.data.corpus, task)
         require(
             kind in facts.architectures or name in families.FAMILIES[kind].tasks,
             f"data.task={task!r} is not for model.architecture={kind!r}; set model.architecture="
-            f"{facts.architectures[0]!r}, or data.task to what such a network can learn",
+            f"{facts.architectures[0]!r}, or data.task to a task that the network can learn",
         )
         require(
             not self.training.source_loss
@@ -73,12 +73,12 @@ class Config(Section):
         )
 
     def _longest_row(self) -> tuple[int, str]:
-        """Return the most positions that a row may need, and the fields that decide on it."""
+        """Return the maximum number of positions in a batch row, and the fields that define it."""
         length, extra = self.data.max_length, self.decoding.max_extra_length
         if not (self.model.decodes or "source" in self.model.embeddings):  # images of one size
             return 0, "nothing"
         fields = f"data.max_length={length}"
-        if not self.data.facts.writes_text:  # a text that goes on beyond it can be cut
+        if not self.data.facts.writes_text:  # longer texts can be cut
             return length, fields
         both = f"{fields} plus decoding.max_extra_length={extra}"
         if len(self.model.stacks) == 1:
@@ -86,37 +86,37 @@ class Config(Section):
         return length + extra, both
 
     def replace(self, changes: Mapping[str, object]) -> "Config":
-        """Return a copy with some fields changed, which are named by their dotted paths.
+        """Return a copy with changed fields.
 
         Args:
-          changes: new values by path, such as `{"model.d_ff": 1024, "training.seed": 1}`.
+          changes: new values by dotted path, such as `{"model.d_ff": 1024, "training.seed": 1}`.
 
         Raises:
-          UserError: a path names no field, or a value is refused.
+          UserError: a field does not exist, or a value is invalid.
         """
         nested = to_dict(self)
         family = changes.get("model.architecture", self.model.architecture)
         nested["model"] = families.values_in_family(nested["model"], family)
-        for given, value in changes.items():
-            section, _, name = known_path(given).partition(".")
+        for path, value in changes.items():
+            section, _, name = known_path(path).partition(".")
             nested[section][name] = value
         return from_dict(nested)
 
     def value(self, path: str) -> Any:
-        """Return the value of a field or a property, or None if the network's family lacks it."""
+        """Return the value of a field or property; None if the network family lacks it."""
         section, _, name = path.partition(".")
         return getattr(getattr(self, section), name, None)
 
     def to_json(self) -> str:
-        """Return the config as indented JSON, from which `from_json` makes an equal config."""
+        """Return the config as indented JSON, which `from_json` reads."""
         return json.dumps(to_dict(self), indent=2, allow_nan=False) + "\n"
 
     @staticmethod
     def from_json(text: str) -> "Config":
-        """Return the config that `to_json` wrote.
+        """Read the output of `to_json`.
 
         Raises:
-          UserError: the text is not JSON, or `from_dict` refuses what it says.
+          UserError: the text is not JSON, or `from_dict` refuses it.
         """
         try:
             nested = parse_object(text, Record)
@@ -126,7 +126,7 @@ class Config(Section):
 
 
 def walk(config: Config) -> Iterator[tuple[str, dataclasses.Field[object], object]]:
-    """Yield the dotted path, the dataclass field and the value of every leaf of a config."""
+    """Yield the dotted path, the dataclass field and the value of every config field."""
     for section in dataclasses.fields(config):
         values = getattr(config, section.name)
         for leaf in dataclasses.fields(values):
@@ -134,24 +134,24 @@ def walk(config: Config) -> Iterator[tuple[str, dataclasses.Field[object], objec
 
 
 def known_fields() -> dict[str, "dataclasses.Field[object]"]:
-    """Return the fields that a config can have, of all families of networks, by dotted path."""
-    found = {f"model.{name}": leaf for name, leaf in families.all_model_fields().items()}
+    """Return the fields of all sections and network families by dotted path."""
+    fields = {f"model.{name}": leaf for name, leaf in families.all_model_fields().items()}
     for section, kind in get_type_hints(Config).items():
         if section != "model":
-            found |= {f"{section}.{leaf.name}": leaf for leaf in dataclasses.fields(kind)}
-    return found
+            fields |= {f"{section}.{leaf.name}": leaf for leaf in dataclasses.fields(kind)}
+    return fields
 
 
-def known_path(given: str) -> str:
-    """Return the current path of a field; refuse an unknown one."""
-    path, known = current_name(given), known_fields()
-    if path not in known:
-        raise unknown_field(path, known)
+def known_path(old_path: str) -> str:
+    """Return the current path of a field; refuse an unknown path."""
+    path, fields = current_name(old_path), known_fields()
+    if path not in fields:
+        raise unknown_field(path, fields)
     return path
 
 
 def field_of(section: type[Section], keyword: str) -> str:
-    """Return the current name of a keyword that is no field, or refuse it."""
+    """Return the current name of an old keyword, or refuse an unknown keyword."""
     path = known_path(section.path(keyword))
     name = path.rpartition(".")[2]
     if issubclass(section, ModelConfig) and not hasattr(section, name):
@@ -162,16 +162,14 @@ def field_of(section: type[Section], keyword: str) -> str:
 def differences(
     old: Config, new: Config, *, only_binding: bool = False
 ) -> dict[str, tuple[object, object]]:
-    """Return the fields in which two configs differ: `{dotted path: (old value, new value)}`.
+    """Compare two configs: `{dotted path: (old value, new value)}`.
 
-    A field that the family of one network lacks counts where the new config has it, with another
-    value than its default: the value of the old one is None. The names of the families differ too.
+    A field that only the new network family has counts if it differs from its default. Its old
+    value is None.
 
     Args:
-      only_binding: leave out the fields under which a run may be continued (how often it logs,
-        saves and evaluates, how long it trains, how it decodes, on how many devices it runs, when
-        it gives up, where its corpus and cache are), and fields that one of the two leaves open
-        (`config.checks.left_open`).
+      only_binding: ignore fields that a resumed run may change (`config.checks.MAY_CHANGE`), and
+        fields that one of the configs leaves open (`config.checks.left_open`).
     """
     changed, values = {}, {path: value for path, _, value in walk(old)}
     for path, leaf, after in walk(new):
@@ -189,7 +187,7 @@ def format_differences(changed: Mapping[str, tuple[object, object]]) -> str:
 
 
 def to_dict(config: Config) -> dict[str, Record]:
-    """Return a config as nested dictionaries of plain values, equal to those read from its JSON."""
+    """Return a config as nested dictionaries of plain JSON values."""
     nested = dataclasses.asdict(config)
     for fields in nested.values():
         fields |= {name: list(value) for name, value in fields.items() if isinstance(value, tuple)}
@@ -197,28 +195,28 @@ def to_dict(config: Config) -> dict[str, Record]:
 
 
 def from_dict(nested: Mapping[str, object]) -> Config:
-    """Make the config that nested dictionaries of plain values describe.
+    """Make a config from nested dictionaries of plain values.
 
-    A missing field has its default: it is younger than the run that wrote the dictionaries.
+    Fields that are missing, as in older runs, have their defaults.
 
     Raises:
-      UserError: the sections model, data and training are not all there, a field does not exist, or
-        a value is refused.
+      UserError: the section model, data or training is missing, a field does not exist, or a value
+        is invalid.
     """
     if not isinstance(nested, Mapping):
         raise UserError(f"config is a {type(nested).__name__}, not an object with sections")
     if missing := [section for section in ("model", "data", "training") if section not in nested]:
         raise UserError(
-            f"config lacks the section {missing[0]}, which every release writes; bring back a copy"
+            f"config lacks the section {missing[0]}, which every release writes; restore a copy"
         )
     match nested["model"]:
-        case {"architecture": str(name)}:  # before its fields, which others may lack
+        case {"architecture": str(name)}:  # before fields that other families lack
             families.FAMILIES.check("model.architecture", name)
     values = _read_fields(nested)
     if "architecture" not in values["model"]:
         raise UserError(
-            "config lacks model.architecture, as runs of version 0.1.0 do, which no longer open; "
-            "train them on with version 0.2.0"
+            "config lacks model.architecture, as runs of version 0.1.0 do, which this version "
+            "cannot open; use version 0.2.0"
         )
     network = families.network_config(**values.pop("model"))
     kinds = get_type_hints(Config)
@@ -226,12 +224,12 @@ def from_dict(nested: Mapping[str, object]) -> Config:
 
 
 def _read_fields(nested: Mapping[str, object], *, trains_on: bool = False) -> dict[str, Record]:
-    """Return the fields of each section by their current names, without deleted ones.
+    """Return the fields of each section by current names, without deleted fields.
 
     Args:
-      trains_on: also refuse deleted features that only training reads.
+      trains_on: refuse deleted features that only training reads, too.
     """
-    known = known_fields()
+    fields_by_path = known_fields()
     values: dict[str, Record] = {name: {} for name in get_type_hints(Config)}
     for section, fields in nested.items():
         for name, value in (fields if isinstance(fields, Mapping) else {"": None}).items():
@@ -240,26 +238,26 @@ def _read_fields(nested: Mapping[str, object], *, trains_on: bool = False) -> di
             is_used = removed is not None and removed.is_used_by(value)
             if removed and is_used and (trains_on or not removed.trains_only):
                 raise removed_feature(f"{path}={quote(value)}", removed.feature)
-            if removed and (is_used or path not in known):
+            if removed and (is_used or path not in fields_by_path):
                 continue
-            if path not in known:
-                raise unknown_field(path, known)
+            if path not in fields_by_path:
+                raise unknown_field(path, fields_by_path)
             section_now, _, name_now = path.partition(".")
             values[section_now][name_now] = value
     return values
 
 
 def check_recipe(text: str) -> None:
-    """Refuse to train on a run whose training used a deleted feature.
+    """Refuse to resume a run whose training used a deleted feature.
 
     Args:
-      text: the JSON of the run's config, which `Config.from_json` can read.
+      text: the JSON of the run's config.
     """
     _read_fields(json.loads(text), trains_on=True)
 
 
 def unknown_field(path: str, known: Iterable[str]) -> UserError:
-    """Return the error for a dotted path that names no field, which proposes the nearest one."""
+    """Return the error for an unknown field, with the most similar field."""
     if path in REMOVED:
         return removed_feature(path, REMOVED[path].feature)
     hint = did_you_mean(path, known, "see --help for all fields")

@@ -223,9 +223,7 @@ class Table(Rows[Entry]):
         entry = replace(entry, title=title, source=source)
         before = self.setdefault(name, entry)
         if not before.title:
-            raise UserError(
-                f"{title} is a built-in name; register your function under another name"
-            )
+            raise UserError(f"{title} is a built-in name; register yours under another name")
         if not _is_same(before, entry):
             where = f" by {before.source.path}" if before.source else ""
             raise UserError(

@@ -1,8 +1,7 @@
-"""The table of tasks: the facts that the program needs before it imports a task's module.
+"""The table of tasks: the facts that the program needs before it imports the module of a task.
 
-A task is a row of `TASKS` and an object in a module of `t2t_jax.tasks`. Checks of the config,
-flags, documents, readers of corpora and commands ask the row; nothing else knows a task by its
-name.
+A task consists of a row of `TASKS` and an object in a module of `t2t_jax.tasks`. Config checks,
+flags, documents, corpus readers and commands read the row.
 """
 
 from dataclasses import dataclass
@@ -17,28 +16,27 @@ class TaskFacts:
     """The facts of a task."""
 
     architectures: tuple[str, ...]
-    """The values of `model.architecture` whose networks learn the task, the usual one first."""
+    """The network families (`model.architecture`) that learn the task, the usual family first."""
     corpora: str
-    """The place, as MODULE:NAME, of a function of the name of a corpus and the section `data` of a
-    config, which returns the splits of the corpus, each a `data.splits.Split`, by name."""
+    """The import path MODULE:NAME of a function of a corpus name and the config section `data`,
+    which returns each `data.splits.Split` of the corpus by name."""
     score: tuple[str, str]
-    """The score that chooses the best checkpoint, the higher the better: its field in the record of
-    an evaluation, and its name for a reader."""
+    """The score that selects the best checkpoint (higher is better): its field in evaluation
+    records, and its display name."""
     commands: tuple[str, ...]
-    """The commands of `t2t-jax` for models of the task, beside those for all; main ones first."""
+    """The `t2t-jax` commands specific to models of the task, main commands first."""
     schemes: tuple[str, ...] | None = None
-    """The schemes of corpora, such as `trees`, that are for this task where `data.task` is "auto";
-    () stands for every scheme that no other task has. None means that `data.task` must name the
-    task."""
+    """The corpus schemes, such as `trees`, that select the task if `data.task` is "auto". () means
+    all schemes that no other task lists. None means that `data.task` must name the task."""
     writes_text: bool = False
-    """Whether models of the task search for a text that answers a source, as in translation."""
+    """Whether models of the task generate text for a source, as in translation."""
     predicts_labels: bool = False
-    """Whether the targets of the task are labels, which share no matrix with subwords."""
+    """Whether the targets are labels, which share no embedding with subwords."""
     hub_task: str = "other"
     """The name of the task on the Hugging Face Hub."""
     task: str = ""
-    """The place of the task, as MODULE:NAME; "" is the `TASK` of the module of `t2t_jax.tasks` that
-    has the row's name."""
+    """The import path MODULE:NAME of the task; "" means `TASK` in the module of `t2t_jax.tasks`
+    with the name of the row."""
 
 
 class _Tasks(Rows[TaskFacts]):
@@ -46,7 +44,7 @@ class _Tasks(Rows[TaskFacts]):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the values that `data.task` may have."""
+        """Return the built-in values of `data.task`."""
         return (_FROM_SCHEME, *(name for name, row in self.items() if row.schemes is None))
 
 
@@ -54,7 +52,7 @@ _ENCODERS = "t2t_jax.extras.encoders"
 
 
 def _predicting_labels(network: str, corpora: str, hub_task: str, task: str) -> TaskFacts:
-    """Return the facts of a task whose targets are labels, which an encoder predicts."""
+    """Return the facts of a task in which an encoder predicts labels."""
     return TaskFacts(
         (network,),
         corpora,
@@ -114,13 +112,13 @@ TASKS = _Tasks(
 
 
 def task_name(corpus: str, task: str) -> str:
-    """Return the name of the task of a corpus, as in `TASKS` and `t2t_jax.tasks`.
+    """Return the name of the task of a corpus, as in `TASKS`.
 
     Args:
-      corpus: the name of one corpus, as in `data.corpus`; the first one decides for a mixture.
+      corpus: the corpus name, as in `data.corpus`; the first corpus of a mixture decides.
     """
     if task != _FROM_SCHEME:
         return task
     scheme = corpus.partition(":")[0]
-    others = next(name for name, row in TASKS.items() if row.schemes == ())
-    return next((name for name, row in TASKS.items() if scheme in (row.schemes or ())), others)
+    default = next(name for name, row in TASKS.items() if row.schemes == ())
+    return next((name for name, row in TASKS.items() if scheme in (row.schemes or ())), default)

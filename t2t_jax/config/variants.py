@@ -1,9 +1,8 @@
-"""The variants of the Transformer that later work proposed, as changes of a base config.
+"""Later variants of the Transformer, as changes of a base config.
 
-`configs/modern.py` has them for the paper's base model, `configs/modern_small.py` for a small one.
-Where a change adds or removes matrices of a layer, the width of the feed-forward network is changed
-so that the number of weights stays: otherwise a row would measure the effect of more parameters.
-Tables of learned positions and embeddings that are not shared add parameters all the same.
+`configs/modern.py` applies the variants to the paper's base model, `configs/modern_small.py` to a
+small model. Variants that add or remove layer matrices change d_ff, so that the number of layer
+parameters stays equal. Learned positions and unshared embeddings still add parameters.
 """
 
 from collections.abc import Mapping
@@ -15,11 +14,11 @@ _FEED_FORWARDS = "gelu", "silu", "glu", "reglu", "geglu", "swiglu"
 
 
 def variants(base: Config, *, window: int = 16) -> dict[str, Config]:
-    """Make a grid of a base config, every change of it by itself, and the usual changes together.
+    """Make a grid of a base config and its variants.
 
     Returns:
-      Configs by name: `base`, one row for each change, and `modern` with the changes that most
-      later models made together.
+      Configs by name: `base`, one config for each single change, and `modern` with the changes that
+      most later models combine.
     """
     model = base.model
     assert isinstance(model, EncoderDecoderConfig)
@@ -59,14 +58,14 @@ def variants(base: Config, *, window: int = 16) -> dict[str, Config]:
     }
     return {
         name: base.replace(
-            _of_equal_size(base, {f"model.{field}": one for field, one in row.items()})
+            _of_equal_size(base, {f"model.{field}": value for field, value in row.items()})
         )
         for name, row in rows.items()
     }
 
 
 def _depths(model: EncoderDecoderConfig) -> dict[str, Mapping[str, object]]:
-    """Return rows of other depths: two keep the head sizes, one has a decoder of one layer."""
+    """Return variants of the depth: deep and narrow, shallow and wide, and a one-layer decoder."""
     n, m, heads = model.num_encoder_layers, model.num_decoder_layers, model.num_heads
     sizes = {"d_k": model.key_size, "d_v": model.value_size}
     return {
@@ -89,9 +88,9 @@ def _depths(model: EncoderDecoderConfig) -> dict[str, Mapping[str, object]]:
 
 
 def _of_equal_size(config: Config, row: Mapping[str, object]) -> Mapping[str, object]:
-    """Add to a row the d_ff, a multiple of 8, that keeps the number of weights in the layers.
+    """Set d_ff to the multiple of 8 that keeps the number of layer parameters.
 
-    A row of another depth stays as it is.
+    Rows that change the depth stay unchanged.
     """
     if "model.num_encoder_layers" in row:
         return row

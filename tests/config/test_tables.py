@@ -100,14 +100,14 @@ def test_a_name_stands_for_one_function():
     t2t_jax.register_activation("mine", jax.nn.relu6)
     t2t_jax.register_activation("mine", jax.nn.relu6)
     for function, facts in ((jax.nn.relu, {}), (jax.nn.relu6, {"is_gated": True}), (make(6), {})):
-        with pytest.raises(UserError, match="'mine' is registered already, and stands for one"):
+        with pytest.raises(UserError, match="'mine' is already registered, and a process cannot"):
             t2t_jax.register_activation("mine", function, **facts)
-    with pytest.raises(UserError, match="activation 'relu' is the package's own"):
+    with pytest.raises(UserError, match="activation 'relu' is a built-in name"):
         t2t_jax.register_activation("relu", jax.nn.relu6)
     with pytest.raises(UserError, match="normalization 'own' is a float; register a function"):
         t2t_jax.register_normalization("own", 3.0)
     t2t_jax.register_activation("closure", make(6))
-    with pytest.raises(UserError, match="registered already"):  # its bound may be another
+    with pytest.raises(UserError, match="already registered"):  # its bound may be another
         t2t_jax.register_activation("closure", make(7))
 
 
@@ -117,7 +117,7 @@ def test_a_cell_of_a_notebook_may_be_run_again():
     cell = "def f(x):\n    return x\nt2t_jax.register_activation('cell', f)\n"
     exec(cell, names)
     exec(cell, names)
-    with pytest.raises(UserError, match="choose another name, or start again"):
+    with pytest.raises(UserError, match="choose another name, or restart"):
         exec(cell.replace("return x", "return 2 * x"), names)
 
 
@@ -126,7 +126,7 @@ def test_another_file_cannot_register_a_name_that_is_taken(tmp_path):
     first = _write(tmp_path / "first.py", _REGISTER)
     load_config(first)
     other = _write(tmp_path / "other.py", _REGISTER.replace("x / 2", "x / 3"))
-    with pytest.raises(UserError, match=rf"{other} line 5: .*registered already by {first}, and"):
+    with pytest.raises(UserError, match=rf"{other} line 5: .*already registered by {first}, and"):
         load_config(other)
 
 
@@ -142,8 +142,8 @@ def test_files_are_alike_if_they_are_the_same_program(text, alike):
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("feed_forward", "relu6", "'swiglu'; did you mean relu? A name of your own"),
-        ("norm", "zzz", "'rms'; use one of these. A name of your own has to be registered first"),
+        ("feed_forward", "relu6", "'swiglu'; did you mean relu? A new name must be"),
+        ("norm", "zzz", "'rms'; use one of these. A new name must be registered first"),
         ("norm", "zzz", "t2t_jax.register_normalization('zzz', ...) in the config file, in the"),
         ("score_function", "zzz", "t2t_jax.register_score_function('zzz', ...)"),
         ("norm", "", "model.norm='' is not one of"),

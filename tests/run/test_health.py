@@ -173,7 +173,7 @@ def test_a_warning_is_said_once_by_a_process_and_recorded_once_in_a_run(tmp_path
             log.training(step, FIGURES, seconds_left=1.0)
     printed = capsys.readouterr().out
     assert printed.count("warning: ") == 2
-    assert printed.count("warning: 50% of the positions") == 1
+    assert printed.count("warning: 50% of the batch positions") == 1
     both = [(0, "much_padding"), (110, "loss_above_unigram")]
     assert _warnings(tmp_path) == both
 
