@@ -1,6 +1,6 @@
-"""Section 3.2: scaled dot-product attention, its heads, and additive scores.
+"""Scaled dot-product attention, multi-head reshapes and additive scores (section 3.2).
 
-`functional.masks` comes next. docs/tour.md has the order in which to read the files of a network.
+docs/tour.md lists the files of a network in reading order; `functional.masks` is the next file.
 """
 
 import math
@@ -30,16 +30,16 @@ def scaled_dot_product_attention(
       query: queries of each head.
       key: keys of each head.
       value: values of each head.
-      mask: True where a query may attend to a key; None allows everything.
-      bias: added to the scores of every row of the batch, such as relative positions.
-      scale: factor on the products of queries and keys; None means 1 / sqrt(d_k).
-      dropout_rate: share of the weights set to zero (the paper: 0).
-      dropout_key: key that decides which of them; None means no dropout.
+      mask: True where a query may attend to a key; None allows all keys.
+      bias: added to the scores of every batch row, such as a relative position bias.
+      scale: factor on the dot products; None means 1 / sqrt(d_k).
+      dropout_rate: dropout probability of the attention weights (the paper: 0).
+      dropout_key: key for dropout; None disables dropout.
 
     Returns:
-      The weighted values, in the values' dtype; zeros for a query that may attend to nothing.
+      The weighted values, in the dtype of `value`; zeros for queries that may attend to no key.
     """
-    weights = attention_weights(query, key, mask, bias, scale=scale)
+    weights = attention_weights(query, key, mask, bias, scale=scale)  # [b, h, q, k]
     return weighted_values(dropout(weights, dropout_rate, dropout_key), value)
 
 
@@ -56,12 +56,12 @@ def attention_weights(
     Args:
       query: queries of each head.
       key: keys of each head.
-      mask: True where a query may attend to a key; None allows everything.
-      bias: added to the scores of every row of the batch, such as relative positions.
-      scale: factor on the products of queries and keys; None means 1 / sqrt(d_k).
+      mask: True where a query may attend to a key; None allows all keys.
+      bias: added to the scores of every batch row, such as a relative position bias.
+      scale: factor on the dot products; None means 1 / sqrt(d_k).
 
     Returns:
-      Weights that sum to one over `k`, or to zero for a query that may attend to nothing.
+      Weights that sum to 1 over the keys, or to 0 for queries that may attend to no key.
     """
     scores = ScaledProducts(scale)(query, key)  # [b, h, q, k]
     return masked_softmax(scores if bias is None else scores + bias, mask)
@@ -70,10 +70,10 @@ def attention_weights(
 @jax.tree_util.register_static
 @dataclass(frozen=True)
 class ScaledProducts:
-    """The score function Q K^T / sqrt(d_k) (section 3.2.1).
+    """Compute the attention scores Q K^T / sqrt(d_k) (section 3.2.1).
 
     Attributes:
-      scale: factor on the products; None means 1 / sqrt(d_k).
+      scale: factor on the dot products; None means 1 / sqrt(d_k).
     """
 
     scale: float | None = None
@@ -81,7 +81,8 @@ class ScaledProducts:
     def __call__(
         self, query: Float[Array, "b q h d_k"], key: Float[Array, "b k h d_k"]
     ) -> Float32[Array, "b h q k"]:
-        """Compute the scores, summed in float32."""
+        """Compute the scores, accumulated in float32."""
+        # Scaling the queries is cheaper than scaling the scores: [b, q, h, d_k] is smaller.
         query = scaled(query, self.scale)
         return jnp.einsum("bqhd,bkhd->bhqk", query, key, preferred_element_type=jnp.float32)
 
@@ -89,11 +90,11 @@ class ScaledProducts:
 def scaled(
     query: Float[Array, "b q h d_k"], scale: float | None = None
 ) -> Float[Array, "b q h d_k"]:
-    """Return Q / sqrt(d_k): scores of vectors of unit variance have unit variance (section 3.2.1).
+    """Scale the queries by 1 / sqrt(d_k), which keeps the variance of scores at 1 (section 3.2.1).
 
     Args:
       query: queries of each head.
-      scale: the factor; None means 1 / sqrt(d_k).
+      scale: factor to use instead of 1 / sqrt(d_k).
     """
     return query / math.sqrt(query.shape[-1]) if scale is None else query * scale
 
@@ -101,11 +102,11 @@ def scaled(
 def masked_softmax(
     scores: Float32[Array, "b h q k"], mask: Bool[Array, "#b #h #q k"] | None
 ) -> Float32[Array, "b h q k"]:
-    """Compute softmax over the keys that `mask` allows (section 3.2.3); zeros if there are none.
+    """Compute softmax over the keys that `mask` allows (section 3.2.3), or zeros if it allows none.
 
     Args:
-      scores: how well each query and key match.
-      mask: True where a query may attend to a key; None allows everything.
+      scores: scores of each query and key.
+      mask: True where a query may attend to a key; None allows all keys.
 
     Raises:
       TypeError: the mask is not bool.
@@ -114,7 +115,8 @@ def masked_softmax(
         return jax.nn.softmax(scores)
     if mask.dtype != bool:
         raise TypeError(f"the mask is {mask.dtype}; give bool, True where a query may attend")
-    # A finite floor: exp() of it is exactly zero beside any real score, and never makes NaN.
+    # Masked scores are finite, not -inf: exp() still underflows to 0, and a fully masked query
+    # does not give NaN. The second `where` sets the weights of such a query to 0.
     weights = jax.nn.softmax(jnp.where(mask, scores, jnp.finfo(jnp.float32).min / 2))
     return jnp.where(mask, weights, 0)
 
@@ -122,10 +124,10 @@ def masked_softmax(
 def weighted_values(
     weights: Float32[Array, "b h q k"], value: Float[Array, "b k h d_v"]
 ) -> Float[Array, "b q h d_v"]:
-    """Sum the values times their weights, in the values' dtype (equation 1).
+    """Sum the values times their attention weights, in the dtype of `value` (equation 1).
 
     Args:
-      weights: the weight of each value, for each query and head.
+      weights: attention weights.
       value: values of each head.
     """
     return jnp.einsum("bhqk,bkhd->bqhd", weights.astype(value.dtype), value)
@@ -134,16 +136,15 @@ def weighted_values(
 def additive_scores(
     query: Float[Array, "b q h d_k"], key: Float[Array, "b k h d_k"], vector: Float[Array, "h d_k"]
 ) -> Float32[Array, "b h q k"]:
-    """Compute v tanh(q + k): additive attention, which section 3.2.1 compares with products.
+    """Compute the scores of additive attention, v tanh(q + k) (mentioned in section 3.2.1).
 
-    It is the alignment model of Bahdanau et al. 2014 ("Neural Machine Translation by Jointly
-    Learning to Align and Translate", appendix A.1.2), whose two matrices are the projections of
-    queries and keys here. The sums q + k take d_k times the memory of the scores.
+    Source: Bahdanau et al. 2014, "Neural Machine Translation by Jointly Learning to Align and
+    Translate", appendix A.1.2. The sums q + k take d_k times the memory of the scores.
 
     Args:
       query: queries of each head.
       key: keys of each head.
-      vector: v of each head.
+      vector: v, one vector per head.
     """
     hidden = jnp.tanh(query[:, :, None] + key[:, None])  # [b, q, k, h, d_k]
     vector = vector.astype(hidden.dtype)
@@ -151,23 +152,23 @@ def additive_scores(
 
 
 def repeat_heads(x: Float[Array, "b k groups d"], num_heads: int) -> Float[Array, "b k h d"]:
-    """Repeat the keys or values of each group for its heads (Ainslie et al. 2023).
+    """Repeat the keys or values of each group for all query heads of the group.
 
-    Heads 0 to num_heads / groups - 1 share those of the first group, and so on.
+    Grouped-query attention (Ainslie et al. 2023): consecutive query heads share a group.
 
     Args:
       x: keys or values of each group.
-      num_heads: number of heads, a multiple of the groups.
+      num_heads: number of query heads, a multiple of the number of groups.
     """
-    shared = num_heads // x.shape[2]
-    return x if shared == 1 else jnp.repeat(x, shared, axis=2)
+    heads_per_group = num_heads // x.shape[2]
+    return x if heads_per_group == 1 else jnp.repeat(x, heads_per_group, axis=2)
 
 
 def split_heads(x: Shaped[Array, "*t width"], num_heads: int) -> Shaped[Array, "*t h d"]:
-    """Cut the last axis into `num_heads` equal heads (section 3.2.2)."""
+    """Split the last axis into `num_heads` heads of equal width (section 3.2.2)."""
     return x.reshape(*x.shape[:-1], num_heads, x.shape[-1] // num_heads)
 
 
 def merge_heads(x: Shaped[Array, "*t h d"]) -> Shaped[Array, "*t width"]:
-    """Concatenate the heads: Concat(head_1, ..., head_h) (section 3.2.2)."""
+    """Concatenate the heads along the last axis, Concat(head_1, ..., head_h) (section 3.2.2)."""
     return x.reshape(*x.shape[:-2], x.shape[-2] * x.shape[-1])

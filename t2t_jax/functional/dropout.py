@@ -1,4 +1,4 @@
-"""Section 5.4: dropout, at the cost of a few integer operations per element."""
+"""Dropout (section 5.4), with random bits from a cheap hash of each element's index."""
 
 import math
 from typing import NamedTuple
@@ -9,14 +9,14 @@ from jaxtyping import Array, Float, Int, Key, UInt32
 
 
 class DropoutKey(NamedTuple):
-    """The key that decides which elements of an array are dropped.
+    """A PRNG key for dropout, and the position of the array in the global batch.
 
-    A batch may be cut into passes or lie on several devices. Each part names its place in the
-    whole, so that an element is dropped or kept whatever part it is computed in.
+    Dropout hashes global row indices. An element gets the same random bits when the batch is split
+    into gradient accumulation passes or over devices.
 
     Attributes:
-      key: PRNG key of this use of dropout.
-      first_row: number of the array's first row (of its leading axis) in the global batch.
+      key: PRNG key of this call of dropout.
+      first_row: index of the array's first row (leading axis) in the global batch.
     """
 
     key: Key[Array, ""]
@@ -24,26 +24,22 @@ class DropoutKey(NamedTuple):
 
 
 def _mix(x: UInt32[Array, "*shape"]) -> UInt32[Array, "*shape"]:
-    """Map 32-bit words one to one, so that any input bit flips any output bit half the time.
-
-    This is multiply-xorshift with the constants of C. Wellons' search for low bias ("lowbias32").
-    """
+    """Hash 32-bit words by the bijection "lowbias32" (multiply-xorshift, by C. Wellons)."""
+    # Flipping one input bit flips each output bit with a probability of about 1/2.
     x = (x ^ (x >> 16)) * jnp.uint32(0x7FEB352D)
     x = (x ^ (x >> 15)) * jnp.uint32(0x846CA68B)
     return x ^ (x >> 16)
 
 
 def random_words(shape: tuple[int, ...], key: DropoutKey) -> UInt32[Array, "..."]:
-    """Return a random 32-bit word per element: a hash of its row, its place, and 64 bits of key.
+    """Return a random 32-bit word per element: a hash of its row, its index in the row and the key.
 
-    A general-purpose generator spends a fifth of a training step on CPU on bits that dropout
-    compares with one threshold. The hash is cheap enough for XLA to compute inside the loop that
-    uses it, and a word depends only on its row and place, so cutting an array up, over devices or
-    over time, does not change its bits.
+    On CPUs, a general-purpose generator takes a fifth of a training step. XLA fuses this hash into
+    the loop that reads the words.
 
     Args:
       shape: `[rows, ...]`.
-      key: the key, and the number of the first row.
+      key: the PRNG key, and the global index of the first row.
     """
     return mixed(*hashes(shape, key))
 
@@ -51,16 +47,16 @@ def random_words(shape: tuple[int, ...], key: DropoutKey) -> UInt32[Array, "..."
 def hashes(
     shape: tuple[int, ...], key: DropoutKey
 ) -> tuple[UInt32[Array, "1 *inner"], UInt32[Array, "rows *ones"]]:
-    """Return the hashes of place and of row, from which `mixed` makes the words of `random_words`.
+    """Hash the indices within a row and the row indices; `mixed` combines the hashes.
 
     Args:
       shape: `[rows, *inner]`.
-      key: the key, and the number of the first row.
+      key: the PRNG key, and the global index of the first row.
     """
     rows, *inner = shape
-    place = jax.lax.iota(jnp.uint32, math.prod(inner)).reshape(1, *inner)
+    indices = jax.lax.iota(jnp.uint32, math.prod(inner)).reshape(1, *inner)
     first_row = jnp.asarray(key.first_row, jnp.uint32)
-    return hashes_at(place, rows, jax.random.bits(key.key, (2,)), first_row)
+    return hashes_at(indices, rows, jax.random.bits(key.key, (2,)), first_row)
 
 
 def hashes_at(
@@ -69,48 +65,48 @@ def hashes_at(
     bits: UInt32[Array, "2"],
     first_row: UInt32[Array, ""],
 ) -> tuple[UInt32[Array, "1 *inner"], UInt32[Array, "{rows} *ones"]]:
-    """Return the hashes of some places of an array that never exists as a whole; see `hashes`.
+    """Compute `hashes` for a slice of an array that does not fit in memory.
 
     Args:
-      place: numbers of the places within a row, as they follow one another in the whole array.
+      place: flat indices of the slice's elements within a row of the full array.
       rows: number of rows.
-      bits: 64 bits of the key.
-      first_row: number of the first row.
+      bits: 64 random bits from the PRNG key.
+      first_row: global index of the first row.
     """
     low, high = bits
-    number = jax.lax.iota(jnp.uint32, rows) + first_row
-    of_row = _mix(number ^ high).reshape(rows, *[1] * (place.ndim - 1))
-    return _mix(place ^ low), of_row
+    row_indices = jax.lax.iota(jnp.uint32, rows) + first_row
+    row_hashes = _mix(row_indices ^ high).reshape(rows, *[1] * (place.ndim - 1))
+    return _mix(place ^ low), row_hashes
 
 
 def mixed(
     of_place: UInt32[Array, "1 *inner"], of_row: UInt32[Array, "rows *ones"]
 ) -> UInt32[Array, "rows *inner"]:
-    """Combine the hashes of place and of row to a word for each element of an array.
+    """Combine the hashes of indices and rows into one random word per element.
 
     Args:
-      of_place: the hash of each place, from `hashes`.
+      of_place: the hash of each index within a row, from `hashes`.
       of_row: the hash of each row, from `hashes`.
     """
     return _mix(of_place + of_row)
 
 
 def threshold(rate: float) -> UInt32[Array, ""]:
-    """Return the number below which an element's random word means that it is dropped."""
+    """Return the threshold for random words: dropout drops the elements whose word is below it."""
     return jnp.uint32(round(rate * 2**32))
 
 
 def dropout(
     x: Float[Array, "rows *shape"], rate: float, key: DropoutKey | None
 ) -> Float[Array, "rows *shape"]:
-    """Set each element to zero with probability `rate`, and divide the others by `1 - rate`.
+    """Set each element to 0 with probability `rate`, and divide the other elements by `1 - rate`.
 
-    Section 5.4 applies it to the output of each sub-layer and to embeddings.
+    Section 5.4 applies dropout to the output of each sub-layer and to the embeddings.
 
     Args:
-      x: any array with rows.
+      x: the array.
       rate: the paper's P_drop, in [0, 1).
-      key: the same key drops the same elements; None drops nothing.
+      key: equal keys drop the same elements; None disables dropout.
     """
     if rate == 0 or key is None:
         return x
@@ -120,11 +116,11 @@ def dropout(
 def dropped(
     x: Float[Array, "*shape"], rate: float, words: UInt32[Array, "*shape"]
 ) -> Float[Array, "*shape"]:
-    """Set the elements that their words drop to zero, and divide the others by `1 - rate`.
+    """Apply dropout with precomputed random words.
 
     Args:
-      x: any array.
-      rate: the share of the elements that are dropped, in [0, 1).
-      words: a random word for each element; see `random_words`.
+      x: the array.
+      rate: dropout probability, in [0, 1).
+      words: a random word for each element, from `random_words`.
     """
     return jnp.where(words >= threshold(rate), x * jnp.asarray(1 / (1 - rate), x.dtype), 0)

@@ -1,10 +1,10 @@
-"""Norms: layer normalisation, which section 3.1 puts around every sub-layer, and RMSNorm."""
+"""Layer normalization, which section 3.1 applies around every sub-layer, and RMSNorm."""
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-EPSILON = 1e-6  # The paper names none; this is tensor2tensor's.
+EPSILON = 1e-6  # The paper gives no epsilon; tensor2tensor uses this value.
 
 
 def layer_norm(
@@ -16,18 +16,18 @@ def layer_norm(
     """Compute (x - mean) / sqrt(variance + epsilon) * scale + bias (section 3.1; Ba et al. 2016).
 
     Args:
-      x: vectors, along the last axis.
-      scale: the learned factor of each element.
-      bias: the learned summand of each element.
-      epsilon: number added to the variance, so that a constant vector divides by no zero.
+      x: vectors along the last axis.
+      scale: learned scale of each element.
+      bias: learned bias of each element.
+      epsilon: small constant that prevents a division by zero for constant vectors.
 
     Returns:
-      The normalised vectors, computed in float32, in the dtype of `x`.
+      The normalized vectors, computed in float32, in the dtype of `x`.
     """
-    x32 = x.astype(jnp.float32)
-    centred = x32 - x32.mean(-1, keepdims=True)
-    variance = jnp.square(centred).mean(-1, keepdims=True)
-    return (centred * jax.lax.rsqrt(variance + epsilon) * scale + bias).astype(x.dtype)
+    x32 = x.astype(jnp.float32)  # bfloat16 sums over d_model elements would lose precision
+    centered = x32 - x32.mean(-1, keepdims=True)
+    variance = jnp.square(centered).mean(-1, keepdims=True)  # [*t, 1]
+    return (centered * jax.lax.rsqrt(variance + epsilon) * scale + bias).astype(x.dtype)
 
 
 def rms_norm(
@@ -35,18 +35,17 @@ def rms_norm(
 ) -> Float[Array, "*t d"]:
     """Compute x / sqrt(mean(x^2) + epsilon) * scale over the last axis.
 
-    This is equation 4 of "Root Mean Square Layer Normalization" (Zhang and Sennrich 2019): layer
-    normalisation that does not subtract the mean and has no bias. The paper has no epsilon; Llama
-    and T5 add it to the mean of squares as here.
+    RMSNorm (Zhang and Sennrich 2019, equation 4) is layer normalization without mean subtraction
+    and bias. Its paper has no epsilon; Llama and T5 add epsilon to the mean square, as here.
 
     Args:
-      x: vectors.
-      scale: the learned factor of each element, g.
-      epsilon: number added to the mean of squares, so that a zero vector divides by no zero.
+      x: vectors along the last axis.
+      scale: learned scale of each element, g.
+      epsilon: small constant that prevents a division by zero for zero vectors.
 
     Returns:
-      The normalised vectors, computed in float32, in the dtype of `x`.
+      The normalized vectors, computed in float32, in the dtype of `x`.
     """
     x32 = x.astype(jnp.float32)
-    mean_square = jnp.square(x32).mean(-1, keepdims=True)
+    mean_square = jnp.square(x32).mean(-1, keepdims=True)  # [*t, 1]
     return (x32 * jax.lax.rsqrt(mean_square + epsilon) * scale).astype(x.dtype)
