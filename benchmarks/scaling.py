@@ -97,12 +97,12 @@ def _document(asked: Scaling) -> Iterator[str]:
     assert hardware is not None
     yield "# Scaling: from one TPU chip to 256"
     yield ""
-    yield "This page says how many TPU chips a model needs, and what bounds the time of a step."
+    yield "This page says how many TPU chips a model needs, and what limits the time of a step."
     yield ""
     yield (
-        "**These are bounds from a compiler, not measurements.** Made by "
-        f"`python benchmarks/scaling.py` on {datetime.date.today()} with JAX {version('jax')} and "
-        f"libtpu {version('libtpu')}, on {os.cpu_count()} CPU cores of {processor_name()}, no TPU."
+        "**These are bounds from a compiler, not measurements.** `python benchmarks/scaling.py` "
+        f"wrote them on {datetime.date.today()} with JAX {version('jax')} and libtpu "
+        f"{version('libtpu')}, on {os.cpu_count()} CPU cores of {processor_name()}, no TPU."
     )
     yield ""
     yield (
@@ -113,8 +113,8 @@ def _document(asked: Scaling) -> Iterator[str]:
         "least the longest of the three."
     )
     yield (
-        f"- The batch grows with the chips: {_TOKENS_PER_CHIP:,} source and {_TOKENS_PER_CHIP:,} "
-        "target positions a chip, in sentences of 256. So ideal scaling is a constant time."
+        f"- Each chip gets {_TOKENS_PER_CHIP:,} source and {_TOKENS_PER_CHIP:,} target positions, "
+        "in sentences of 256. With ideal scaling, the time is constant."
     )
     yield (
         "- The mesh is data x fsdp x tensor. `remat layer` computes each layer a second time, "
