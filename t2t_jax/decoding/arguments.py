@@ -1,7 +1,6 @@
-"""Checks of the arguments that Python callers give to a model: lines and whole numbers.
+"""Check lines and integers that Python callers pass to a model.
 
-A wrong type is a mistake in the program that calls, so it is a `TypeError`; a wrong value is a
-`UserError`. Either names the argument.
+A wrong type raises `TypeError`; a wrong value raises `UserError`. The error names the argument.
 """
 
 import math
@@ -14,10 +13,10 @@ from t2t_jax.errors import UserError, quote
 
 
 def whole_number(value: Any, name: str, low: float = -math.inf, high: float = math.inf) -> int:
-    """Return an argument that is an integer of Python or NumPy as an `int`.
+    """Convert a Python or NumPy integer to `int`, and check its range.
 
     Raises:
-      TypeError: the argument is no integer.
+      TypeError: the argument is not an integer.
       UserError: the argument is too low or too high.
     """
     try:
@@ -32,11 +31,11 @@ def whole_number(value: Any, name: str, low: float = -math.inf, high: float = ma
 
 
 def text(value: object, name: str) -> str:
-    """Return an argument that is a string which UTF-8 can encode.
+    """Return a string argument unchanged after checking that UTF-8 can encode it.
 
     Raises:
-      TypeError: the argument is no string.
-      UserError: the argument has half of a surrogate pair.
+      TypeError: the argument is not a string.
+      UserError: the argument contains half of a surrogate pair.
     """
     if not isinstance(value, str):
         raise _not_a(name, value, "a str")
@@ -52,28 +51,28 @@ def text(value: object, name: str) -> str:
 
 
 def texts(lines: object, name: str, first_line: int = 1) -> list[str]:
-    """Return the lines of an argument: of a list, a generator or an array of strings.
+    """Convert an iterable of strings, such as a generator, to a list, and check each line.
 
     Args:
-      lines: the argument, which is read once.
-      first_line: number of the first line, by which errors name them.
+      lines: the iterable, which is read once.
+      first_line: number of the first line, for error messages.
 
     Raises:
-      TypeError: the argument does not give strings, or gives them in no order.
-      UserError: a line is not text.
+      TypeError: the argument contains other types than strings, or has no order.
+      UserError: UTF-8 cannot encode a line.
     """
     first = whole_number(first_line, "first_line", 0)
     if isinstance(lines, str):
         raise TypeError(f"{name} is one string; give a list of lines, as in [line]")
     if isinstance(lines, bytes | bytearray | Mapping | Set) or not isinstance(lines, Iterable):
         raise _not_a(name, lines, "a list of lines")
-    given = list(lines)
+    line_list = list(lines)
     try:
-        "".join(given).encode()  # all at once, in a tenth of the time
+        "".join(line_list).encode()  # one call checks all lines in a tenth of the time
     except (TypeError, UnicodeEncodeError):
-        for index, line in enumerate(given):
+        for index, line in enumerate(line_list):
             text(line, f"{name}[{index}] (line {first + index})")
-    return given
+    return line_list
 
 
 def _not_a(name: str, value: object, expected: str) -> TypeError:
@@ -81,18 +80,18 @@ def _not_a(name: str, value: object, expected: str) -> TypeError:
 
 
 def check_num_best(num_best: int, decoding: DecodingConfig) -> None:
-    """Refuse a number of translations of a line that a search cannot give.
+    """Check that the search can return `num_best` translations for each line.
 
     Raises:
-      TypeError: the number is no integer.
-      UserError: the search gives fewer, or the number is not positive.
+      TypeError: `num_best` is not an integer.
+      UserError: `num_best` is not positive, or exceeds what the search returns.
     """
     if whole_number(num_best, "num_best") < 1:
         raise UserError(f"num_best={num_best} is not positive")
     if decoding.temperature > 0 and num_best > 1:
         raise UserError(
             f"num_best={num_best} with temperature={decoding.temperature}: sampling gives one "
-            "translation a line; use temperature=0, or sample several times with other seeds"
+            "translation per line; use temperature=0, or sample several times with other seeds"
         )
     if num_best > decoding.beam_size:
         raise UserError(

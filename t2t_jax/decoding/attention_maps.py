@@ -1,4 +1,4 @@
-"""The attention weights of all heads of a model for a sentence and its translation."""
+"""Compute the attention weights of all heads of a model for a sentence and its translation."""
 
 from collections.abc import Sequence
 from functools import lru_cache, partial
@@ -22,33 +22,32 @@ from t2t_jax.parallel.mesh import on_host
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_LONGEST = 2048  # subwords; the weights grow with the square of their number
+_LONGEST = 2048  # subwords; memory grows with the square of this number
 
 
 class AttentionMaps(NamedTuple):
-    """The attention weights of every layer and head (section 3.2); each row sums to one."""
+    """The attention weights of every layer and head (section 3.2); each matrix row sums to one."""
 
     source: list[str]
-    """The s subwords of the source, with the end of sentence."""
+    """The s subwords of the source, including the end-of-sentence token."""
     target: list[str]
-    """The t subwords of the translation, with the end of sentence."""
+    """The t subwords of the translation, including the end-of-sentence token."""
     encoder: Float32[np.ndarray, "n h s s"]
-    """The weights between the source's subwords."""
+    """The self-attention weights of the encoder."""
     decoder: Float32[np.ndarray, "n h t t"]
-    """Row i has the weights of the subwords before subword i of the translation in the prediction
-    of i: column 0 is the start of the sentence, column j is subword j - 1."""
+    """The self-attention weights of the decoder. Row i predicts target subword i. Column 0 is the
+    beginning-of-sentence token, column j is target subword j - 1."""
     cross: Float32[np.ndarray, "n h t s"]
-    """Row i has the weights of the source's subwords in the prediction of subword i."""
+    """Cross-attention weights. Row i predicts target subword i; column j is source subword j."""
     source_words: list[int]
-    """The number of the word that each subword of the source belongs to, from 0; -1 for the end of
-    sentence."""
+    """The word index of each source subword, from 0; -1 for the end-of-sentence token."""
     target_words: list[int]
-    """The same numbers for the translation."""
+    """The word index of each target subword, like `source_words`."""
 
     def plot(self, attention: Literal["encoder", "decoder", "cross"] = "cross") -> "Figure":
-        """Draw the weights of an attention, with a panel for each layer and head.
+        """Plot the attention weights, with a panel for each layer and head.
 
-        A notebook shows the picture; `.savefig("attention.png")` writes it into a file.
+        A notebook shows the figure; `.savefig("attention.png")` writes it to a file.
 
         Raises:
           UserError: matplotlib is not installed.
@@ -62,14 +61,13 @@ def attention_maps(translator: Translator, source: str, target: str | None = Non
     """Compute the attention weights of a model that translates `source` into `target`.
 
     Args:
-      translator: the model.
+      translator: the model; an ensemble is refused, because each member has different attention.
       source: a sentence.
-      target: the translation of `source`; None is the model's own.
+      target: the translation of `source`; None uses the model's translation.
 
     Raises:
-      TypeError: an argument is of the wrong type.
-      UserError: the model does not translate, or is an ensemble, whose members each have weights of
-        their own, or a sentence is too long: the weights grow with the square of its length.
+      TypeError: an argument has the wrong type.
+      UserError: the model does not translate or is an ensemble, or a sentence is too long.
     """
     translator.check_translates()
     source = text(source, "source")
@@ -84,7 +82,7 @@ def attention_maps(translator: Translator, source: str, target: str | None = Non
         [target] = translator.translate([source])
     [target_ids] = translator.encode_targets([target])
     _check_length("target", target_ids, limit)
-    weights = weights_of(translator, Batch.of([source_ids], [target_ids]))
+    weights = weights_of(translator, Batch.of([source_ids], [target_ids]))  # [n, 1, h, q, k]
     [of_source] = translator.vocabulary.pieces([source_ids])
     [of_target] = translator.vocabulary.target_pieces([target_ids])
     return AttentionMaps(
@@ -99,30 +97,30 @@ def attention_maps(translator: Translator, source: str, target: str | None = Non
 def words_of(
     tokens: Sequence[int], vocabulary: Vocabulary, *, of_source: bool = False
 ) -> list[int]:
-    """Return the number of each subword's word, counted from 0; -1 for an end of sentence.
+    """Compute the word index of each subword, from 0; -1 for an end-of-sentence token.
 
-    A subword that is nothing but a space belongs to the word after it, and one with letters of
-    several words to the first.
+    A subword that is only a space belongs to the next word. A subword that spans several words
+    belongs to the first of these words.
 
     Args:
-      of_source: whether the ids are those of a source, which may differ from those of targets.
+      of_source: whether the ids are source ids; a vocabulary may use other ids for targets.
     """
     shapes = _shapes(vocabulary.speller, of_source)[np.asarray(tokens, np.int64)]
-    words, begins, ends, special = shapes.T
+    words, begins, ends, special = shapes.T  # each [tokens]
     after_space = np.append(True, ends[:-1] > 0)
-    goes_on = (words > 0) & (begins == 0) & ~after_space
-    so_far = np.cumsum(words - goes_on)
-    numbers = np.where(special, -1, np.minimum(so_far - words, so_far[-1] - 1))
-    return numbers.tolist()
+    continues_word = (words > 0) & (begins == 0) & ~after_space
+    word_counts = np.cumsum(words - continues_word)
+    word_indices = np.where(special, -1, np.minimum(word_counts - words, word_counts[-1] - 1))
+    return word_indices.tolist()
 
 
 @lru_cache(maxsize=4)
 def _shapes(vocabulary: Vocabulary, of_source: bool) -> Int[np.ndarray, "v 4"]:
-    """Return each id's number of words, and if its text begins or ends with a space or is empty."""
+    """Return for each id: the words in its text, begins with space, ends with space, is empty."""
     texts_of_ids = spelt_by(vocabulary)
     if of_source:
         texts_of_ids = [*map(vocabulary.source_spelling, range(vocabulary.source_size))]
-        # The unknown token stands for letters of a source, which have no spaces around them.
+        # The unknown token replaces letters of the source, never the spaces around them.
         unknown = vocabulary.unk_id
         texts_of_ids[unknown] = texts_of_ids[unknown].strip()
     rows = [
@@ -135,13 +133,13 @@ def _shapes(vocabulary: Vocabulary, of_source: bool) -> Int[np.ndarray, "v 4"]:
 def _check_length(name: str, tokens: list[int], limit: float) -> None:
     if len(tokens) > limit:
         raise UserError(
-            f"{name} has {len(tokens)} subwords, and attention maps are made of at most {limit}; "
-            "give a part of it"
+            f"{name} has {len(tokens)} subwords, but attention maps allow at most {limit}; "
+            "shorten the sentence"
         )
 
 
 def weights_of(translator: Translator, batch: Batch) -> dict[str, Float[np.ndarray, "n b h _ _"]]:
-    """Return the attention weights of a model for a batch, by the name of the attention."""
+    """Compute the attention weights for a batch, keyed by encoder, decoder or cross."""
     return on_host(_weights(translator.model, translator.params, batch))
 
 

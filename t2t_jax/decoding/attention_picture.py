@@ -1,4 +1,4 @@
-"""The picture of an attention: the weights of its heads, a panel for each layer and head."""
+"""Plot attention weights, with a panel for each layer and head."""
 
 from typing import Literal
 
@@ -8,28 +8,28 @@ from t2t_jax.decoding.attention_maps import AttentionMaps
 from t2t_jax.errors import UserError, did_you_mean
 from t2t_jax.system.drawing import MAP, Picture
 
-_MOST_SUBWORDS = 100  # panels of more than that are thousands of pixels wide
+_MOST_SUBWORDS = 100  # larger panels would be thousands of pixels wide
 
 
 def heads(maps: AttentionMaps, attention: Literal["encoder", "decoder", "cross"]) -> Picture:
-    """Draw the weights of an attention, with a panel for each layer and head."""
+    """Plot the weights of one kind of attention, with a panel for each layer and head."""
     sides = {
         "encoder": (maps.source, maps.source),
         "decoder": (maps.target, ["<s>", *maps.target[:-1]]),
         "cross": (maps.target, maps.source),
     }
     if attention not in sides:
-        known = f"there are {', '.join(sides)}"
+        choices = f"there are {', '.join(sides)}"
         raise UserError(
-            f"there is no attention {attention!r}; {did_you_mean(attention, sides, known)}"
+            f"there is no attention {attention!r}; {did_you_mean(attention, sides, choices)}"
         )
     queries, keys = sides[attention]
     if max(len(queries), len(keys)) > _MOST_SUBWORDS:
         raise UserError(
-            f"a picture of {len(queries)} x {len(keys)} subwords is too large to read; the most is "
-            f"{_MOST_SUBWORDS} on a side"
+            f"a picture of {len(queries)} x {len(keys)} subwords is too large to read; the limit "
+            f"is {_MOST_SUBWORDS} subwords on each axis"
         )
-    weights = getattr(maps, attention)
+    weights = getattr(maps, attention)  # [layers, heads, queries, keys]
     rows, columns = weights.shape[:2]
     size = columns * (0.8 + 0.16 * len(keys)), 1 + rows * (0.4 + 0.16 * len(queries))
     figure = Picture(figsize=size, layout="constrained")
@@ -42,5 +42,5 @@ def heads(maps: AttentionMaps, attention: Literal["encoder", "decoder", "cross"]
         axes.set_xticks(range(len(keys)), keys, rotation=90, fontsize=8, parse_math=False)
     for axes in panels[:, 0]:
         axes.set_yticks(range(len(queries)), queries, fontsize=8, parse_math=False)
-    figure.colorbar(image, ax=panels, label=f"{attention} attention; a row adds up to 1")
+    figure.colorbar(image, ax=panels, label=f"{attention} attention; each row sums to 1")
     return figure

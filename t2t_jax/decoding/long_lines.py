@@ -1,4 +1,4 @@
-"""Lines that are too long to be decoded as a whole: they are refused, or split."""
+"""Split or refuse lines that are too long to be decoded as a whole."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -7,7 +7,7 @@ from t2t_jax.config import DecodingConfig
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
 
-_SPACE = "\u2581"  # what SentencePiece writes for the space before a word
+_SPACE = "\u2581"  # SentencePiece writes it for the space before a word
 _ENDS = tuple(".!?…")
 _ENDS_WITHOUT_SPACE = tuple("。！？")
 _CLOSING = "\"'’”»)]"
@@ -21,7 +21,7 @@ class LinePart(NamedTuple):
     order: int
     """Index of the part within its line."""
     tokens: list[int]
-    """Ids of the part's subwords, with an end of sentence."""
+    """Ids of the part's subwords, with an end-of-sentence token."""
     prefix: Sequence[int]
     """Ids with which the part's translation must begin."""
 
@@ -36,51 +36,51 @@ def parts(
 ) -> list[LinePart]:
     """Split lines into parts that are short enough to be decoded; most lines are one part.
 
-    A part ends at the last end of a sentence in the second half of its room; without one, at the
-    last space in that half; without a space, between two subwords.
+    A part ends at the last sentence boundary in the second half of its maximum length; without a
+    sentence boundary, at the last space there; without a space, between two subwords.
 
     Args:
-      sources: ids of the lines, with the end of sentence.
-      prefixes: ids with which the translation of each line must begin, without an end of sentence.
-        The first part of a line has its prefix.
+      sources: ids of the lines, with an end-of-sentence token.
+      prefixes: ids with which the translation of each line must begin, without an end-of-sentence
+        token. The first part of a line gets the prefix.
     """
     limit = longest_source(decoding, longest_sentence)
-    found: list[LinePart] = []
+    line_parts: list[LinePart] = []
     for line, (source, prefix) in enumerate(zip(sources, prefixes, strict=True)):
         if len(prefix) > limit:
             raise UserError(
                 f"the prefix of line {first_line + line} has {len(prefix)} subwords, but a source "
-                f"and a prefix have at most {limit}; shorten it, or raise "
+                f"and a prefix may have at most {limit}; shorten it, or raise "
                 f"decoding.max_source_length={decoding.max_source_length} as far as the model has "
                 "positions"
             )
         if len(source) <= limit:
-            found.append(LinePart(line, 0, source, prefix))
+            line_parts.append(LinePart(line, 0, source, prefix))
             continue
         if decoding.long_lines == "refuse" or limit <= sum(map(len, vocabulary.source_frame)):
             name = f"line {first_line + line}"
             raise too_long(name, len(source), decoding, longest_sentence)
         for order, tokens in enumerate(split(source, vocabulary, int(limit))):
-            found.append(LinePart(line, order, tokens, () if order else prefix))
-    return found
+            line_parts.append(LinePart(line, order, tokens, () if order else prefix))
+    return line_parts
 
 
 LONGEST_PASS = 1 << 15
-"""The most subwords of a sentence that is scored in one pass: work grows with their square."""
+"""The most subwords of a sentence that is scored in one pass; work grows with their square."""
 
 
 def check_one_pass(name: str, length: int, longest_sentence: float) -> None:
-    """Refuse a sentence that is too long to be scored in one pass."""
+    """Raise a `UserError` if a sentence is too long to be scored in one pass."""
     limit = min(longest_sentence, LONGEST_PASS)
     if length > limit:
-        why = f"and at most {limit} can be scored"
+        reason = f"and at most {limit} can be scored"
         if limit < LONGEST_PASS:
-            why = f"but the learned positions of this model allow {limit} (model.max_positions)"
-        raise UserError(f"{name} has {length} subwords, {why}; split the line, or leave it out")
+            reason = f"but the learned positions of this model allow {limit} (model.max_positions)"
+        raise UserError(f"{name} has {length} subwords, {reason}; split the line, or leave it out")
 
 
 def longest_source(decoding: DecodingConfig, longest_sentence: float) -> float:
-    """Return the most tokens of a source that is decoded as a whole.
+    """Return the maximum number of tokens of a source that is decoded as a whole.
 
     Args:
       longest_sentence: the most tokens for which the model has positions.
@@ -93,46 +93,46 @@ def too_long(
 ) -> UserError:
     """Make the error for a line that is too long to be decoded as a whole."""
     limit = longest_source(decoding, longest_sentence)
-    way_out = "split the line, or have it split with long_lines=split"
+    advice = "split the line, or have it split with long_lines=split"
     if limit == decoding.max_source_length:
         return UserError(
             f"{name} has {length} subwords, more than decoding.max_source_length={limit}; "
-            f"{way_out}, or raise that"
+            f"{advice}, or raise the limit"
         )
     return UserError(
         f"{name} has {length} subwords, but the learned positions of the model allow {limit} "
         f"(model.max_positions={longest_sentence} less decoding.max_extra_length="
-        f"{decoding.max_extra_length}); {way_out}"
+        f"{decoding.max_extra_length}); {advice}"
     )
 
 
 def split(source: list[int], vocabulary: Vocabulary, limit: int) -> Iterator[list[int]]:
-    """Cut a source into parts, each with an end of sentence and the marks of a source.
+    """Cut a source into parts, each with the tags and the end-of-sentence token of a source.
 
     Args:
-      source: ids of the source, with the end of sentence.
-      limit: most tokens of a part, its end of sentence included.
+      source: ids of the source, with an end-of-sentence token.
+      limit: most tokens of a part, including its end-of-sentence token.
     """
     before, after = vocabulary.source_frame
     tokens = source[len(before) : len(source) - len(after)]
     [pieces] = vocabulary.pieces([tokens])
-    start, room = 0, limit - len(before) - len(after)
-    while len(tokens) - start > room:
-        places = range(start + max(1, room // 2), start + room + 1)
-        place = max(places, key=lambda place: (_merit(pieces, place), place))
-        yield [*before, *tokens[start:place], *after]
-        start = place
+    start, capacity = 0, limit - len(before) - len(after)
+    while len(tokens) - start > capacity:
+        cuts = range(start + max(1, capacity // 2), start + capacity + 1)
+        cut = max(cuts, key=lambda cut: (_merit(pieces, cut), cut))
+        yield [*before, *tokens[start:cut], *after]
+        start = cut
     yield [*before, *tokens[start:], *after]
 
 
-def _merit(pieces: list[str], place: int) -> int:
-    """Return how good a cut before the subword at an index is, from 0 to 3."""
-    piece = pieces[place]
-    before = "".join(pieces[max(0, place - 3) : place]).rstrip(_CLOSING)
+def _merit(pieces: list[str], index: int) -> int:
+    """Rate a cut before the subword at an index, from 0 (in a character) to 3 (sentence end)."""
+    piece = pieces[index]
+    before = "".join(pieces[max(0, index - 3) : index]).rstrip(_CLOSING)
     after_space = piece.startswith(_SPACE)
     if before.endswith(_ENDS_WITHOUT_SPACE) or (after_space and before.endswith(_ENDS)):
         return 3
     if after_space:
         return 2
-    # These are the later bytes of a character that the vocabulary spells in bytes.
+    # These pieces are continuation bytes of a character that is spelled in bytes.
     return 0 if piece.startswith(("<0x8", "<0x9", "<0xA", "<0xB")) else 1
