@@ -1,7 +1,7 @@
 """Compare a grid's variants with its base, against the noise of seeds and sentences.
 
-`t2t_jax.sweep.inference` has the statistics. Perplexities are compared by their logarithms, as
-their noise is relative to their size.
+`t2t_jax.sweep.inference` implements the statistics. Perplexities are compared by their logarithms,
+because their noise is proportional to their size.
 """
 
 import math
@@ -27,25 +27,25 @@ _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
 Comparisons = Literal["base", "all"]
-"""The differences that are tested together: with the base (Dunnett), or of all pairs (Holm)."""
+"""The family of tested differences: "base" (Dunnett's test), or "all" pairs (Holm's method)."""
 
 OF_SUBWORDS = (
     *("data.vocab_size", "data.corpus", "data.source_language", "data.target_language"),
     *("data.protected_tokens", "data.fields", "data.task", "data.documents", "data.text_rows"),
     *("data.masked_share", "data.dev_lines", "training.init_from"),
 )
-"""The fields that decide the vocabulary of a perplexity, or the subwords that it counts."""
+"""The config fields that set the vocabulary or the subwords over which perplexity is computed."""
 
 BITS = "bits_per_byte"
 SAMPLED = ("bleu", "log_perplexity", BITS)
-"""The measures that are tested over sentences; others are tested over seeds only."""
+"""The measures tested over sentences and seeds; other measures are tested over seeds only."""
 
 Results = Mapping[str, Sequence[Record]]
-"""The results of the finished seeds by variant, each as `Cell.result` gives it."""
+"""The results of the finished seeds by variant, from `Cell.result`."""
 
 
 def grouped(pairs: Iterable[tuple[_Key, _Value]]) -> dict[_Key, list[_Value]]:
-    """Return the values of each key, in their order."""
+    """Group values by key, in their order."""
     groups: dict[_Key, list[_Value]] = {}
     for key, value in pairs:
         groups.setdefault(key, []).append(value)
@@ -53,12 +53,12 @@ def grouped(pairs: Iterable[tuple[_Key, _Value]]) -> dict[_Key, list[_Value]]:
 
 
 def against(base: str, rows: Iterable[str]) -> dict[str, Weights]:
-    """Return the difference of each row from the base, by the name of the row."""
+    """Return the contrast of each row with the base, by row name."""
     return {name: {name: 1, base: -1} for name in rows if name != base}
 
 
 def pairs(base: str, rows: Collection[str]) -> dict[str, Weights]:
-    """Return the differences of all pairs of rows, by name: `wide - base`."""
+    """Return the contrasts of all pairs of rows, by names such as `wide - base`."""
     ordered = [base, *(name for name in rows if name != base)]
     return {f"{b} - {a}": {b: 1, a: -1} for a, b in combinations(ordered, 2)}
 
@@ -66,12 +66,12 @@ def pairs(base: str, rows: Collection[str]) -> dict[str, Weights]:
 def factorial(grid: Grid, rows: Collection[str]) -> dict[str, Weights]:
     """Return the main effects and the interaction of a grid of two factors, by name.
 
-    A factor is a field, or several fields that change together. A main effect compares a level with
-    the factor's first one, averaged over the levels of the other factor. An interaction is the
-    effect of the one factor at a level of the other, minus that effect at the other's first level.
+    A factor is one config field, or several that change together. A main effect compares a level
+    with the factor's first level, averaged over the other factor. An interaction is a factor's
+    effect at one level of the other factor, minus its effect at the other factor's first level.
 
     Returns:
-      The contrasts; {} if the rows are not all combinations of the levels of two factors.
+      The contrasts; {} unless the rows are all combinations of the levels of two factors.
     """
     factors = _factors({name: grid.variants[name] for name in grid.variants if name in rows})
     if len(factors) != 2:
@@ -80,8 +80,8 @@ def factorial(grid: Grid, rows: Collection[str]) -> dict[str, Weights]:
     row_at = {tuple(of_row[name] for of_row in factors): name for name in factors[0]}
     if len(row_at) != len(factors[0]) or row_at.keys() != set(product(*levels)):
         return {}
-    # A level minus the first one, and the mean over the levels; contrasts are products of these.
-    steps = [{level: {level: 1.0, first: -1.0} for level in others} for first, *others in levels]
+    # Contrasts are products of "a level minus the first level" and "the mean over all levels".
+    steps = [{level: {level: 1.0, first: -1.0} for level in later} for first, *later in levels]
     means = [dict.fromkeys(of_factor, 1 / len(of_factor)) for of_factor in levels]
     crossed = {f"{a} - {levels[0][0]}": (step, means[1]) for a, step in steps[0].items()}
     crossed |= {f"{b} - {levels[1][0]}": (means[0], step) for b, step in steps[1].items()}
@@ -93,23 +93,23 @@ def factorial(grid: Grid, rows: Collection[str]) -> dict[str, Weights]:
 
 
 def _factors(variants: dict[str, Config]) -> list[dict[str, str]]:
-    """Return the level of each row for each factor: `d_ff=512`, by the name of the row."""
+    """Return for each factor the level of each row, such as `d_ff=512`, by row name."""
     values: dict[str, list[str]] = {}
     for config in variants.values():
         for path, _, value in walk(config):
             values.setdefault(path, []).append(f"{path.rpartition('.')[2]}={value}")
-    varied = [one for one in values.values() if len(one) == len(variants) and len(set(one)) > 1]
-    # Fields that change together part the rows in the same way.
+    varied = [c for c in values.values() if len(c) == len(variants) and len(set(c)) > 1]
+    # Fields that change together split the rows into the same groups.
     factors = grouped((tuple(map(column.index, column)), column) for column in varied)
     levels = (map(" ".join, zip(*columns, strict=True)) for columns in factors.values())
     return [dict(zip(variants, of_rows, strict=True)) for of_rows in levels]
 
 
 def measures_of(result: Record, *, with_metric: bool = True) -> GridMeasures:
-    """Return the scores that compare a result of a known corpus with others.
+    """Return the measures by which results of a corpus are compared.
 
     Args:
-      with_metric: whether the metric of the config, if it has one, is the second score.
+      with_metric: whether the config's metric, if set, is the second score.
     """
 
     measures = task_of(result["corpus"], result.get("task", "auto")).grid
@@ -119,7 +119,7 @@ def measures_of(result: Record, *, with_metric: bool = True) -> GridMeasures:
 
 
 def cell_name(variant: str, result: Record) -> str:
-    """Return the name of the cell with a result; of a tuned row that of the chosen value."""
+    """Return the name of the cell of a result; of a tuned variant, the cell of the chosen value."""
     return f"{result.get('tuned_to', variant)}/seed{result['config']['training']['seed']}"
 
 
@@ -131,26 +131,26 @@ class Change(NamedTuple):
     sd: float | None
     """The standard deviation over the variant's seeds; None for a single seed."""
     difference: float | None = None
-    """The mean minus that of the base, over the seeds that both have if variants are compared seed
-    by seed; None if the two cannot be compared. Means of perplexities are geometric here."""
+    """The mean minus the base's mean; None if the two cannot be compared. Comparisons seed by seed
+    use the common seeds only. Perplexities have geometric means here."""
     error: float | None = None
     """The standard error of the difference; None if it is unknown."""
     degrees: float | None = None
-    """The degrees of freedom of the standard error; inf for noise of sentences only."""
+    """The degrees of freedom of the standard error; inf if only sentences add noise."""
     low: float | None = None
     """The lower end of the difference's 95% confidence interval."""
     high: float | None = None
-    """The upper end of that interval."""
+    """The upper end of the difference's 95% confidence interval."""
     p_value: float | None = None
     """The two-sided p-value of the difference, not adjusted for the number of comparisons."""
     p_adjusted: float | None = None
     """The p-value adjusted for the number of comparisons."""
     noise: str = ""
-    """The sources of noise in `error`: "seeds and sentences", one of them, or ""."""
+    """The sources of noise in `error`: "seeds and sentences", "seeds", "sentences" or ""."""
 
     @property
     def shown(self) -> tuple[str, str]:
-        """Return the mean and the difference as text, each with its deviation."""
+        """Format the mean ± standard deviation and the difference ± standard error."""
         mean, by = perplexity_text(self.mean), self.difference
         if self.sd is not None and mean != DIVERGED:
             mean += f" ± {perplexity_text(self.sd)}"
@@ -161,65 +161,64 @@ class Change(NamedTuple):
 
     @property
     def shown_p(self) -> str:
-        """Return the adjusted p-value as text; "" if there is none."""
+        """Format the adjusted p-value; "" if there is none."""
         return "" if self.p_adjusted is None else p_text(self.p_adjusted)
 
 
 def p_text(p_value: float) -> str:
-    """Return a p-value as text with three digits."""
+    """Format a p-value with three decimals."""
     return "<0.001" if p_value < 0.001 else f"{p_value:.3f}"
 
 
 class VariantRow(NamedTuple):
-    """The row of a variant in the table."""
+    """A variant's row in the table."""
 
     variant: str
     """The variant's name in the grid."""
     difference: str
-    """The fields in which the variant's config differs from the base's, with their values."""
+    """The config fields that differ from the base's, with their values."""
     num_seeds: int
     """The number of finished seeds."""
     num_diverged: int
-    """The number of seeds that diverged, with which nothing can be said of the others' scores."""
+    """The number of diverged seeds; if positive, the variant gets no verdict."""
     perplexity: Change
     """The perplexity on dev, per subword."""
     measures: GridMeasures
     """The names and fields of the task's scores."""
     score: Change
     """The score by which variants are compared."""
-    beside: Change | None
-    """The score that is shown beside that one, if the task has a second score."""
+    second_score: Change | None
+    """The second score of the task; None if the task has only one."""
     bits_per_byte: Change | None
-    """The likelihood in bits per byte of the references, if the grid has several vocabularies."""
+    """The bits per byte of the references, if the grid has several vocabularies."""
     num_parameters: int
-    """The exact number of the model's parameters; of tuned ones of several sizes, the largest."""
+    """The exact number of parameters of the model; the largest if tuning chose several sizes."""
     steps: tuple[int, ...]
-    """The steps of training of each seed: those of the config, or fewer if it ended before them."""
+    """The number of training steps of each seed; smaller than in the config after an early stop."""
     target_tokens_per_second: float
-    """The speed of training: the mean over the seeds of each seed's median."""
+    """The training speed: the mean over seeds of each seed's median."""
     other_code: str
-    """Files, versions and settings that differ from the first cell of the table; "" if none do."""
+    """Files, versions and settings that differ from those of the table's first cell, or ""."""
     published: Table3Row | None
-    """The figures of the paper for a variant of this name; None if it has none."""
+    """The paper's results (Table 3) for this variant name; None if there are none."""
 
     @property
     def shown(self) -> str:
-        """Return the variant's name for readers, with a mark if its code differs."""
+        """Return the variant's name, marked with † if its code or settings differ."""
         return f"{self.variant} †" if self.other_code else self.variant
 
     @property
     def shown_steps(self) -> str:
-        """Return the steps of the seeds as text: `2,400`, or `2,400 / 1,800` if they differ."""
+        """Format the steps of the seeds: `2,400`, or `2,400 / 1,800` if they differ."""
         steps = self.steps if len({*self.steps}) > 1 else self.steps[:1]
         return " / ".join(f"{number:,}" for number in steps)
 
     @property
     def verdicts(self) -> dict[str, str]:
-        """Return whether the variant differs from the base, by the name of the measure.
+        """Return the verdict on each measure's difference from the base, by measure name.
 
-        The values are "lower", "higher" or "equal", or name the noise that covers the difference;
-        "" means an unknown difference, as of a variant with a diverged seed. Where the base has
-        another vocabulary, bits per byte replace the perplexity.
+        A verdict is a text of `verdict_on`; "" if the difference is unknown, for example because a
+        seed diverged. If the base has another vocabulary, bits per byte replace the perplexity.
         """
         compared = {"perplexity": self.perplexity, self.measures.score.name: self.score}
         if self.perplexity.difference is None and self.bits_per_byte:
@@ -230,7 +229,7 @@ class VariantRow(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """Return the verdicts in a line, each after the name of its measure."""
+        """Return the verdicts in one line, each after its measure's name."""
         if self.num_diverged:
             number = self.num_diverged + self.num_seeds
             return f"diverged under {self.num_diverged} of {number} seeds"
@@ -238,7 +237,7 @@ class VariantRow(NamedTuple):
 
 
 def verdict_on(change: Change) -> str:
-    """Return the verdict on a difference, by its adjusted p-value; "" for no difference."""
+    """Describe a difference by its adjusted p-value; "" if the difference is unknown."""
     if change.difference is None:
         return ""
     if change.p_adjusted is not None and change.p_adjusted >= SIGNIFICANT:
@@ -250,14 +249,14 @@ def verdict_on(change: Change) -> str:
 
 
 class Measured(NamedTuple):
-    """One measure of all rows."""
+    """A measure of all rows, compared with the base."""
 
     changes: Mapping[str, Change]
-    """The mean of each row, and its difference from the base."""
+    """The mean and the difference from the base, by row name."""
     scores: RowScores
-    """The scores of the rows that are compared; of perplexities their logarithms."""
+    """The scores of the comparable rows; perplexities as logarithms."""
     effects: Mapping[str, Effect]
-    """The differences of these rows from the base, in the units of `scores`."""
+    """The differences of the comparable rows from the base, in the units of `scores`."""
 
 
 class Comparison(NamedTuple):
@@ -270,7 +269,7 @@ class Comparison(NamedTuple):
     rows: Sequence[VariantRow]
     """The rows of the table, in the order of the grid."""
     measured: Mapping[str, Measured]
-    """The measures by field."""
+    """The compared measures, by field of the results."""
 
 
 def compare(
@@ -282,12 +281,12 @@ def compare(
 ) -> Comparison:
     """Compare the rows of a grid.
 
-    They have no differences while the base has no result. A row that was scored on other sentences
-    than the base, or by another definition of a score, has no difference in it.
+    Rows have no differences while the base has no result. A row has no difference in a measure that
+    uses other sentences, or another definition of the score, than the base.
 
     Args:
       diverged: the number of diverged seeds by variant; None means none.
-      other_code: the return value of `same_code.other_code`; None means one code.
+      other_code: the return value of `same_code.other_code`; None means identical code.
     """
     if not results:
         raise UserError("no cell of the grid has a result yet; train some first")
@@ -329,7 +328,7 @@ def compare(
 
 
 def _with_bits(result: Record) -> Record:
-    """Return a result with its likelihood in bits per byte, if it has all references."""
+    """Add bits per byte to a result, if it has the references of the whole split."""
     text = "".join(result["references"]) if measures_of(result).whole_split else ""
     if not text:
         return result
@@ -338,7 +337,7 @@ def _with_bits(result: Record) -> Record:
 
 
 def _definition(grid: Grid, variant: str, result: Record, measure: str) -> object:
-    """Return a value that is equal for results whose figures of a measure can be compared."""
+    """Return a value that is equal for results that are comparable in a measure."""
     sentences: object = (result.get("corpus"), result.get("split"))
     if "corpus" in result and measures_of(result).whole_split:
         sentences = tuple(result["references"])
@@ -346,13 +345,13 @@ def _definition(grid: Grid, variant: str, result: Record, measure: str) -> objec
         subwords = tuple(grid.variants[variant].value(path) for path in OF_SUBWORDS)
         vocabulary = result.get("vocabulary", subwords)
         return sentences, vocabulary, result.get("target_tokens")
-    score, beside, *_ = measures_of(result)
-    signatures = {m.field: m.signature_field for m in (score, beside) if m}
+    score, second, *_ = measures_of(result)
+    signatures = {m.field: m.signature_field for m in (score, second) if m}
     return sentences, result.get(signatures.get(measure) or "")
 
 
 def measure(grid: Grid, results: Results, name: str, comparisons: Comparisons = "base") -> Measured:
-    """Compare all rows in the measure of a field."""
+    """Compare all rows with the base in one field of the results."""
     scores, tested, base = row_scores(grid, results, name), dict[str, Effect](), None
     if grid.base in scores.scores:
         with_base = against(grid.base, scores.scores)
@@ -375,9 +374,9 @@ def measure(grid: Grid, results: Results, name: str, comparisons: Comparisons = 
 
 
 def row_scores(grid: Grid, results: Results, measure: str) -> RowScores:
-    """Return the scores of the rows that can be compared with the base; of perplexities their logs.
+    """Return the scores of the rows that are comparable with the base; perplexities as logarithms.
 
-    A row whose scores are not all finite is left out.
+    Rows with a score that is not finite are left out.
     """
     if not (of_base := results.get(grid.base)):
         return RowScores({})
@@ -402,11 +401,11 @@ def row_scores(grid: Grid, results: Results, measure: str) -> RowScores:
 
 
 def _with_effect(change: Change, effect: Effect, base: float | None) -> Change:
-    """Return a change with its difference.
+    """Return a change with the difference from the base filled in.
 
     Args:
-      effect: the difference; of perplexities that of their logarithms.
-      base: the base's perplexity; None for other measures.
+      effect: the difference; for perplexities, the difference of their logarithms.
+      base: the base's perplexity; None for any other measure.
     """
 
     def in_units(estimate: float) -> float:
@@ -415,7 +414,7 @@ def _with_effect(change: Change, effect: Effect, base: float | None) -> Change:
     difference = in_units(effect.estimate)
     if effect.error is None:
         return change._replace(difference=difference)
-    # The difference in perplexity has as many standard errors as that of the logarithms.
+    # Scale the error so that the difference in perplexity has the same t-value as in logarithms.
     unit = difference / effect.estimate if abs(effect.estimate) > 1e-9 else base or 1.0
     return change._replace(
         difference=difference,

@@ -23,7 +23,7 @@ from t2t_jax.sweep.launchers import last_words
 from t2t_jax.sweep.rules import recorded_plan
 from t2t_jax.sweep.same_code import devices_and_dtypes
 from t2t_jax.sweep.stored_grid import added_later, read_record, rows_outside, scorings
-from t2t_jax.sweep.tables import Beside, Budget, GridTable, csv_text
+from t2t_jax.sweep.tables import Budget, GridTable, TableContext, csv_text
 from t2t_jax.sweep.tuning import tuned_results
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.records import Record
@@ -36,10 +36,10 @@ LEFT_OUT, WAITING = "left out", "waiting"
 SEEDS = "seeds.csv"
 """The file of a grid with a row for each cell."""
 CURVES = "curves.csv"
-"""The file of a grid with a row for each figure in the logs of its runs."""
+"""The file of a grid with a row for each value in the logs of its runs."""
 
 _ERROR = re.compile(r"error: |[\w.]+(Error|Exception|Interrupt)\b")
-"""The begin of the last line of a process that failed."""
+"""How the last log line of a failed process begins."""
 
 
 class CellReport(NamedTuple):
@@ -47,33 +47,33 @@ class CellReport(NamedTuple):
 
     cell: Cell
     state: str
-    """One of done, unfinished, failed, paused (at a rung of halving, perhaps for good), diverged,
-    left out (its result is damaged or of another config, or the config file lacks its row) and
-    waiting (it has not begun)."""
+    """One of done, unfinished, failed, diverged, paused (at a rung of halving, perhaps for good),
+    left out (the result is damaged or of another config, or the config file lacks the variant) and
+    waiting (not started)."""
     reason: str = ""
-    """Why there is no result, in one line."""
+    """The reason for a missing result, in one line."""
     result: Record | None = None
-    """The result of a cell that is done."""
+    """The result of a finished cell."""
     history: History = History()
-    """The log of its run."""
+    """The log of the cell's run."""
     goodput: Goodput | None = None
-    """The use of the time of its trainings; None if it keeps no accounts of them."""
+    """The time that each part of the run took; None if no job recorded it."""
     hours: float | None = None
-    """The hours of its trainings; None if it keeps no accounts of them."""
+    """The hours of all jobs of the run; None if no job recorded them."""
 
     @property
     def steps(self) -> int:
-        """Return the number of steps taken."""
+        """Return the number of trained steps."""
         if self.result is not None:
             return int(self.result["steps"])
         return int(self.history.training[-1]["step"]) if self.history.training else 0
 
     @property
     def budget(self) -> Budget:
-        """Return the budget of the training so far.
+        """Return the compute that the run used so far.
 
-        All figures are None if the accounts of the jobs cover fewer steps than the cell has taken,
-        for example because one is damaged.
+        All fields are None if the jobs recorded fewer steps than the cell has trained, for example
+        because a record is damaged.
         """
         account = self.goodput
         if account is None or sum(job.steps for job in account.jobs) < self.steps:
@@ -85,18 +85,18 @@ class CellReport(NamedTuple):
 
 
 def _over_steps(account: Goodput, name: str) -> float | None:
-    """Sum a figure per step over all steps; None if a job did not record it."""
+    """Sum a value per step over all steps; None if a job did not record it."""
     figures = [(job.account.get(name), job.steps) for job in account.jobs]
     products = [figure * steps for figure, steps in figures if figure is not None]
     return sum(products) if len(products) == len(figures) else None
 
 
 def report_on(cell: Cell) -> CellReport:
-    """Return the state of a cell; a damaged result is a reason to leave the cell out."""
+    """Return the state of a cell. A damaged result has the state `LEFT_OUT`."""
     report = _of_run(cell)
     try:
         result = cell.result()
-        said, rungs = ("", {}) if result is not None else (last_words(cell), cell.rungs())
+        tail, rungs = ("", {}) if result is not None else (last_words(cell), cell.rungs())
     except UserError as error:
         return report._replace(state=LEFT_OUT, reason=str(error))
     if result is not None:
@@ -105,7 +105,7 @@ def report_on(cell: Cell) -> CellReport:
         if record["perplexity"] is None:
             reason = record.get("diverged", "its perplexity at a pause is not a number")
             return report._replace(state=DIVERGED, reason=reason)
-    reason = said if _ERROR.match(said) else report.reason or _how_far(cell, report.history)
+    reason = tail if _ERROR.match(tail) else report.reason or _how_far(cell, report.history)
     state = FAILED if _ERROR.match(reason) else UNFINISHED if reason else WAITING
     if state == UNFINISHED and rungs and (step := max(rungs)) >= report.steps:
         end, figure = cell.config.training.num_train_steps, rungs[step]["perplexity"]
@@ -115,26 +115,26 @@ def report_on(cell: Cell) -> CellReport:
 
 
 def _of_run(cell: Cell) -> CellReport:
-    """Return a report with a run's log, the use of its time, and why its last training ended."""
+    """Return a report with the log of a run, its use of time and the end of its last job."""
     try:
         history = History.of(read_log(cell.workdir))
         account = read_goodput(cell.workdir)
-    except UserError as error:  # which is no reason to do without the result
+    except UserError as error:  # the result may still be readable
         warn(str(error))
         return CellReport(cell, DONE)
     if account is None:
         return CellReport(cell, DONE, history=history)
     seconds, last = account.seconds, account.jobs[-1].account
-    ended, code = last["ended"] or "", last["exit_code"]
-    if ended and (code is None or 0 < code < 128) and not _ERROR.match(ended):
-        ended = f"error: {ended}"
+    ending, code = last["ended"] or "", last["exit_code"]
+    if ending and (code is None or 0 < code < 128) and not _ERROR.match(ending):
+        ending = f"error: {ending}"
     hours = (sum(seconds.values()) - seconds[BETWEEN]) / 3600
-    reason = "" if code == 0 else ended
+    reason = "" if code == 0 else ending
     return CellReport(cell, DONE, reason, None, history, account, hours)
 
 
 def _how_far(cell: Cell, history: History) -> str:
-    """Describe the progress of a cell's run, with the time; "" if it has not begun."""
+    """Describe the last logged step of a run and its time; "" if the run has not started."""
     if not history.training:
         return "begun, without a step in its log" if cell.workdir.is_dir() else ""
     record = history.training[-1]
@@ -144,10 +144,7 @@ def _how_far(cell: Cell, history: History) -> str:
 
 
 def mean_budgets(results: Results, reports: Iterable[CellReport]) -> dict[str, Budget]:
-    """Return the mean budget of the seeds of each variant.
-
-    The budget of a tuned variant counts the chosen values only.
-    """
+    """Return each variant's mean budget over seeds, counting only the chosen values if tuned."""
     budgets = {report.cell.name: report.budget for report in reports if report.result}
     means = {}
     for variant, seeds in results.items():
@@ -158,7 +155,7 @@ def mean_budgets(results: Results, reports: Iterable[CellReport]) -> dict[str, B
 
 
 class GridState:
-    """The state of a grid's cells, by the rules of its directory."""
+    """The state of a grid's cells, under the rules recorded in its directory."""
 
     def __init__(
         self, grid: Grid, workdir: Path, seeds: int, chosen: Sequence[str], split: str = SPLIT
@@ -166,46 +163,46 @@ class GridState:
         """Read the files of the cells.
 
         Args:
-          seeds: the requested seeds; results of further ones count too.
+          seeds: the number of requested seeds; results of more seeds count too.
           chosen: the names of the requested variants.
-          split: the split of the results; the rules go by dev.
+          split: the split of the results; the rules always use dev.
         """
         self.grid, self.split, self.record = grid, split, read_record(workdir)
         self.planned = recorded_plan(grid, workdir, seeds, chosen)
-        wanted, self.scores = decided(self.planned.plan)
-        self.cells = grouped((cell.variant, cell) for cell in wanted)
-        """The cells that the plan has trained so far, by row."""
-        compared: Sequence[Cell] = wanted
+        planned_cells, self.scores = decided(self.planned.plan)
+        self.cells = grouped((cell.variant, cell) for cell in planned_cells)
+        """The cells of the plan so far, by row of the grid."""
+        compared: Sequence[Cell] = planned_cells
         if not self.planned.candidates:
             num_seeds = max(seeds, self.planned.seeds, num_seeds_in(grid, workdir))
             compared = cells(grid, workdir, num_seeds)
         self.reports = [report_on(replace(cell, split=split)) for cell in compared]
         """The state of each cell."""
         self.results = grouped((r.cell.variant, r.result) for r in self.reports if r.result)
-        """The results that are compared: of tuned variants those of the chosen values."""
-        self.infinite = [c for c in wanted if math.inf in self.scores[c.name].values()]
+        """The results in the table; of tuned variants only for the chosen values."""
+        self.infinite = [c for c in planned_cells if math.inf in self.scores[c.name].values()]
         self.diverged: Mapping[str, int] = Counter(cell.variant for cell in self.infinite)
         self.values: GridTable | None = None
-        """The table of the values that were chosen for tuned variants."""
+        """The table of the values chosen for tuned variants."""
         if self.planned.candidates:
             by_cell = {r.cell.name: r.result for r in self.reports if r.result is not None}
             self.results, self.diverged, self.values = tuned_results(
                 self.planned, self.cells, self.scores, by_cell
             )
-        lost = Grid(rows_outside(self.record, grid, workdir), {})
-        begun = map(report_on, cells(lost, workdir, num_seeds_in(lost, workdir)))
-        self.outside = [r._replace(state=LEFT_OUT, reason="not in the config file") for r in begun]
-        """The state of the cells whose rows the directory's grid has and the given one lacks."""
+        removed = Grid(rows_outside(self.record, grid, workdir), {})
+        states = map(report_on, cells(removed, workdir, num_seeds_in(removed, workdir)))
+        self.outside = [r._replace(state=LEFT_OUT, reason="not in the config file") for r in states]
+        """The state of the cells whose variants were removed from the config file."""
         self.scorings = scorings(self.record, split)
         to_score = {name for entry in self.scorings for name in entry["cells"]}
         missing = [report.cell.name for report in self.reports if report.result is None]
         self.unscored = [name for name in missing if name in to_score]
-        self.untrained = [c for c in wanted if score_at(self.scores, c, c.until) is None]
+        self.untrained = [c for c in planned_cells if score_at(self.scores, c, c.until) is None]
         self.unfinished = (*(cell.name for cell in self.untrained), *self.unscored)
         """The names of the cells that still need training or scoring."""
 
-    def beside(self, other_code: Mapping[str, str], first_notes: Sequence[str]) -> Beside:
-        """Return the notes and further tables beside the scores of the cells."""
+    def context(self, other_code: Mapping[str, str], first_notes: Sequence[str]) -> TableContext:
+        """Return the notes, further tables and facts that the table of the grid shows."""
         given_up, over = rung_table(self)
         infinite = [cell.name for cell in self.infinite]
         left_out = [report.cell.name for report in self.reports if report.state == LEFT_OUT]
@@ -223,11 +220,11 @@ class GridState:
         ]
         tables = [table for table in (given_up, self.values) if table is not None]
         budgets = mean_budgets(self.results, self.reports)
-        return Beside(notes, tables, self.diverged, other_code, budgets)
+        return TableContext(notes, tables, self.diverged, other_code, budgets)
 
     def _selection_note(self, given_up: GridTable | None) -> list[str]:
-        """Return a note on the finalists of halving, if the scores that chose them are shown."""
-        # Candidates compete within their row, by cross-fitting. The base always continues.
+        """Return a note on the finalists of halving if the table has the scores that chose them."""
+        # Tuning needs no note: cross-fitting removes its bias. Halving never stops the base.
         finalists = ", ".join(name for name in self.results if name != self.grid.base)
         if given_up is None or self.split != SPLIT or not finalists:
             return []
@@ -243,7 +240,7 @@ def _names_note(title: str, names: Iterable[str]) -> list[str]:
 
 
 def _split_note(state: GridState) -> str:
-    """Return a note on the split that chose, and on the split that reports."""
+    """Return a note on the split that made the choices and the split of the table."""
     planned = state.planned
     choices = ["tuned values"] * bool(planned.candidates) + ["finalists"] * bool(planned.halved)
     if any(c.training.stop_after_evaluations_without_gain for c in planned.grid.variants.values()):
@@ -257,7 +254,7 @@ def _split_note(state: GridState) -> str:
 
 
 def _outside_note(outside: Sequence[CellReport]) -> list[str]:
-    """Return a note on rows that the config file lacks, with their seeds and perplexities."""
+    """Return a note on variants that the config file lacks, with their seeds and perplexities."""
     rows = []
     for row, reports in grouped((report.cell.variant, report) for report in outside).items():
         text, perplexities = "no result", [r.result["perplexity"] for r in reports if r.result]
@@ -269,7 +266,7 @@ def _outside_note(outside: Sequence[CellReport]) -> list[str]:
 
 
 def _paused(cells: Mapping[str, Sequence[Cell]], scores: Scores) -> dict[str, int]:
-    """Return the variants that wait at a rung or were stopped there, with the step."""
+    """Return the step at which each variant paused at a rung, waiting or stopped for good."""
     steps = {}
     for variant, seeds in cells.items():
         step = seeds[0].until
@@ -280,13 +277,12 @@ def _paused(cells: Mapping[str, Sequence[Cell]], scores: Scores) -> dict[str, in
 
 
 def rung_table(state: GridState) -> tuple[GridTable | None, set[str]]:
-    """Return a table of the stopped variants, each beside the base at the same step.
+    """Return a table that compares each paused variant with the base at the same step.
 
-    While the grid is not finished, they may still continue, and the table says so.
+    In an unfinished grid, paused variants may still continue, and the table says so.
 
     Returns:
-      The table, or None if no variant has paused; and the names of the variants that need no more
-      training.
+      The table, or None if no variant has paused; and the variants that need no more training.
     """
     cells, planned, grid = state.cells, state.planned, state.planned.grid
     stopped = _paused(cells, state.scores)
@@ -326,16 +322,15 @@ def rung_table(state: GridState) -> tuple[GridTable | None, set[str]]:
 def write_seeds(
     grid: Grid, reports: Sequence[CellReport], results: Results, workdir: Path, record: Record
 ) -> None:
-    """Write `seeds.csv` into a grid's directory: a row for each cell, with every measure in full.
+    """Write `seeds.csv` into a grid's directory: a row for each cell, in the order of the grid.
 
-    There is a column for each config field that varies between variants, under its dotted path,
-    for each figure of the budget, and for all numbers and texts of the results. `planned` is no for
-    cells that were added to the grid's plan later, and empty without a plan. `chosen` is yes for
-    the tuned values that the table compares. The variants are in the grid's order.
+    The columns are the config fields that vary, the fields of `Budget`, and all unrounded numbers
+    and strings of the results. `planned` is "no" for cells added to the plan later, and empty
+    without a plan. `chosen` is "yes" for the tuned values that the table compares.
     """
     added = added_later(record)
-    every = ((variant, result) for variant, seeds in results.items() for result in seeds)
-    chosen = {cell_name(variant, result) for variant, result in every if "tuned_to" in result}
+    pairs = ((variant, result) for variant, seeds in results.items() for result in seeds)
+    chosen = {cell_name(variant, result) for variant, result in pairs if "tuned_to" in result}
     fields = [{path: value for path, _, value in walk(r.cell.config)} for r in reports]
     paths = dict.fromkeys(path for values in fields for path in values if path != "training.seed")
     varied = [path for path in paths if len({values.get(path, "") for values in fields}) > 1]
@@ -348,7 +343,7 @@ def write_seeds(
             for name, value in (report.result or {}).items()
             if isinstance(value, int | float | str) and name != "steps"
         }
-        if "target_tokens" in measures:  # of the scored split; a budget has those of training
+        if "target_tokens" in measures:  # of the scored split, unlike the budget's tokens
             measures["scored_target_tokens"] = measures.pop("target_tokens")
         records.append(
             {
@@ -372,9 +367,9 @@ def write_seeds(
 
 
 def write_curves(reports: Iterable[CellReport], workdir: Path) -> None:
-    """Write `curves.csv` into a grid's directory: a row for each finite figure in the logs.
+    """Write `curves.csv` into a grid's directory: a row for each finite value in the logs.
 
-    The rows are in long form: variant, seed, step, split (train or dev), measure and value.
+    The columns are variant, seed, step, split (train or dev), measure and value.
     """
     heads, rows = ("variant", "seed", "step", "split", "measure", "value"), []
     for report in reports:

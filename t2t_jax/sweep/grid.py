@@ -1,4 +1,4 @@
-"""Train and score every variant of a grid, and compare them in a table."""
+"""Train and score every variant of a grid, and compare the variants in a table."""
 
 import os
 import time
@@ -38,15 +38,15 @@ class GridOutcome(NamedTuple):
     """The results of a grid's finished cells, and their table."""
 
     results: dict[str, list[Record]]
-    """The results of the finished seeds, by variant; variants without a result are left out. Empty
-    after a signal."""
+    """The results of the finished seeds, by variant, without unfinished variants. Empty after a
+    signal."""
     rows: list[VariantRow]
-    """The table: a row for each variant with results. Empty after a signal."""
+    """The table rows: one for each variant with results. Empty after a signal."""
     signal: int = 0
-    """The number of the signal that stopped the training, for which the cells under way on this
-    machine wrote a checkpoint; 0 if no signal came."""
+    """The number of the signal that stopped the sweep, or 0. The signal made each local run write a
+    checkpoint."""
     unfinished: tuple[str, ...] = ()
-    """The cells that are not trained as far as they are wanted."""
+    """The names of the cells that still need training or scoring."""
 
 
 def run_grid(
@@ -68,33 +68,33 @@ def run_grid(
 ) -> GridOutcome:
     """Train and score every variant of a grid, and write a table that compares them.
 
-    Each variant under each seed is a process with its run directory `workdir/VARIANT/seedN`.
-    Finished ones are skipped, interrupted ones resume, and one that fails does not stop the others.
-    Then `table.md`, `.tex`, `.csv`, `.png` and `.pdf` are written into `workdir`: scores on dev,
-    and their differences from `base` (or else the first) beside the noise.
+    Each cell, which is a variant under one seed, is a process with the run directory
+    `workdir/VARIANT/seedN`. A repeated call skips finished cells and resumes interrupted ones. A
+    cell that fails does not stop the others. Then the function writes `table.md`, `.tex`, `.csv`,
+    `.png` and `.pdf` into `workdir`. They compare the scores on dev with those of the variant
+    `base`, or of the first variant, and test the differences against the noise.
 
     Args:
       variants: configs by name, or a grid from `t2t_jax.config.file.load_grid`.
       workdir: the directory of the grid.
-      seeds: how many seeds of each variant, counted from its `training.seed`.
-      jobs: processes at once on this machine, at most as many as there are GPUs, if there are any.
+      seeds: the number of seeds per variant, counted from its `training.seed`.
+      jobs: the number of parallel processes here, at most one per GPU if there are GPUs.
       only: the variants to train, as names or patterns such as `A-*`; empty for all.
-      first: names or patterns of variants to train first, with all seeds; empty: seed after seed.
+      first: names or patterns of variants to train first; empty to go seed by seed.
       launcher: None launches processes on this machine.
       console: shows the progress; None is the standard output.
-      rules: the rules for halving or tuning variants; None reads those of the directory.
-      max_hours: the hours after which nothing more begins, and local processes stop.
-      allow_mixed: whether to pool cells of different code, or whose runs chose different settings,
-        and mark their rows.
-      split: the split of the table. "test" scores the cells on it once all requested cells are
-        finished; dev still makes all choices.
-      again: whether to score new and changed cells although the grid was scored on test before.
-      comparisons: the pairs of rows for which p-values are adjusted: with the base, or all.
+      rules: the rules for halving or tuning variants; None reads them from `workdir`.
+      max_hours: the hours after which no cell starts and local processes stop.
+      allow_mixed: whether to pool cells whose code or settings differ, and mark their rows.
+      split: the split of the table. "test" scores all requested cells on test once they are
+        finished; every choice still uses dev.
+      again: whether to score new and changed cells after the grid was scored on test.
+      comparisons: the pairs of variants for which p-values are adjusted: with the base, or all.
 
     Raises:
-      UserError: at the start, if an argument is refused, a package of the extra `train` is missing,
-        two rows are one config under one seed, or a directory holds another grid, no run of its
-        config, or cells of other code or settings; at the end, if no cell is finished.
+      UserError: before training, if an argument is invalid, a package of the extra `train` is
+        missing, two cells are identical, or a directory holds another grid, another run, or cells
+        of other code or settings; after training, if no cell is finished.
     """
 
     grid = variants if isinstance(variants, Grid) else checked_grid(variants, {}, "the grid")
@@ -113,13 +113,13 @@ def run_grid(
     check_installed("train", "a grid", *OF_TRAINING)
     check_dev_sets(planned.grid)
     scoring.check()
-    record_rules(planned, workdir)  # first, as the record of the grid says that there are rules
+    record_rules(planned, workdir)  # before the grid's record, which mentions the rules
     stored_grid.keep_grid(grid, workdir, seeds, chosen, comparisons)
     began = time.monotonic()
     if signal := run_cells(planned.cells, launcher, console, max_hours):
         return GridOutcome({}, [], signal)
-    left = None if max_hours is None else max_hours - (time.monotonic() - began) / 3600
-    if scored := scoring.run(launcher, console, left):
+    remaining = None if max_hours is None else max_hours - (time.monotonic() - began) / 3600
+    if scored := scoring.run(launcher, console, remaining):
         return GridOutcome({}, [], scored)
     return collect(
         *(grid, workdir, seeds, console, chosen),
@@ -143,17 +143,17 @@ def collect(
     split: Literal["dev", "test"] = SPLIT,
     comparisons: Literal["base", "all"] = "base",
 ) -> GridOutcome:
-    """Write the table of the finished cells in a grid's directory, and train nothing.
+    """Write the table of the finished cells in a grid's directory, without training.
 
-    The table includes results of further seeds than the requested ones. The console shows a line
-    for each result that is left out because it is damaged, or of another config, or because the
-    grid lacks its row. `seeds.csv` is written before cells of different code are refused.
+    The table includes all finished seeds, also more than the requested ones. The console shows a
+    line for each result that is left out: it is damaged, or the grid lacks its config or variant.
+    The function writes `seeds.csv` before it refuses cells of different code.
 
     Args:
       chosen: the names of the requested variants; empty for all.
-      may_be_empty: whether to accept that no cell is finished.
+      may_be_empty: whether to accept a grid without a finished cell.
       allow_mixed: as in `run_grid`.
-      columns: the columns of `table.tex`, as names from `latex.grid_latex`; empty for the default.
+      columns: the columns of `table.tex`, named as in `latex.grid_latex`; empty for the default.
       split: the split of the table, "test" only for a grid that was scored on it.
       comparisons: as in `run_grid`.
     """
@@ -182,23 +182,22 @@ def collect(
     notes = ["No cell has a result yet."] if may_be_empty else []
     if results:
         notes = [stored_grid.plan_note(state.record, comparisons, grid.compared_with)]
-    beside = state.beside(differing, notes)
-    rows = write_tables(grid, results, workdir, beside, comparisons, columns)
+    context = state.context(differing, notes)
+    rows = write_tables(grid, results, workdir, context, comparisons, columns)
     return GridOutcome(results, rows, unfinished=state.unfinished)
 
 
 def check_counts(**counts: int) -> None:
-    """Refuse a count, such as one of seeds, that is not positive."""
+    """Refuse counts that are not positive."""
     for name, count in counts.items():
         if count < 1:
             raise UserError(f"{name}={count} is not positive")
 
 
 def check_dev_sets(grid: Grid) -> None:
-    """Refuse rows without a dev set, and warn of rows with another than the base.
+    """Refuse variants without a dev set, and warn of dev sets that differ from the base's.
 
-    A corpus that this machine cannot read is skipped, because its cells may train on another
-    machine.
+    The check skips a corpus that this machine cannot read: another machine may train its cells.
     """
 
     rows = grouped(
@@ -228,10 +227,9 @@ def check_dev_sets(grid: Grid) -> None:
 
 
 class SplitScoring(NamedTuple):
-    """The scoring of a grid's finished cells on a split at its end."""
+    """Scores the finished cells of a grid on a split other than dev."""
 
     grid: Grid
-    """The grid."""
     workdir: Path
     """The directory of the grid."""
     seeds: int
@@ -239,12 +237,12 @@ class SplitScoring(NamedTuple):
     variants: list[str]
     """The names of the requested variants."""
     split: str
-    """The split; the cells have their scores on dev already."""
+    """The split; dev means that no scoring is left to do."""
     again: bool
-    """Whether to score new and changed cells although the grid was scored before."""
+    """Whether to score new and changed cells after the grid was scored before."""
 
     def check(self) -> None:
-        """Refuse the scoring before anything is trained."""
+        """Refuse, before training, a scoring that cannot or may not happen."""
 
         if self.split == SPLIT:
             return
@@ -258,11 +256,11 @@ class SplitScoring(NamedTuple):
         """Score the cells that the table compares, once all requested cells are finished.
 
         Args:
-          max_hours: the hours after which nothing more begins; None for no limit.
+          max_hours: the hours after which no cell starts; None for no limit.
 
         Returns:
-          The number of the signal that stopped the scoring, 0 if none came; None if nothing was
-          scored, because the split is dev or cells are not finished.
+          The number of the signal that stopped the scoring, or 0; None if nothing was scored
+          because the split is dev or some cells are unfinished.
         """
         if self.split == SPLIT:
             return None
@@ -280,15 +278,15 @@ class SplitScoring(NamedTuple):
         return run_cells(lambda _: cells, launcher, console, max_hours)
 
     def _compared(self, state: GridState) -> list[tuple[Cell, Record]]:
-        """Return the cells that the table compares, with their results on dev."""
+        """Return the cells in the table, with their results on dev."""
         names = {cell_name(n, result) for n in self.variants for result in state.results.get(n, ())}
         return [(r.cell, r.result) for r in state.reports if r.result and r.cell.name in names]
 
     def _new_cells(self, state: GridState) -> dict[str, str]:
-        """Return the fingerprints of cells that were never scored; refuse them without `again`."""
+        """Return the fingerprints of new and changed cells; without `again`, refuse a rescoring."""
         previous = stored_grid.scorings(state.record, self.split)
         scored = {name: mark for entry in previous for name, mark in entry["cells"].items()}
-        marks = {  # which change with the scored model and its decoding
+        marks = {  # a fingerprint changes with the scored model and its decoding
             cell.name: digest([result["config"], result.get("checkpoints"), result["perplexity"]])
             for cell, result in self._compared(state)
         }

@@ -1,4 +1,4 @@
-"""The table of a grid in every format: Markdown, LaTeX, CSV and a plot, from one source of rows."""
+"""Write the table of a grid as Markdown, LaTeX, CSV and a plot, all from the same rows."""
 
 import csv
 import io
@@ -34,50 +34,49 @@ from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.console import markdown_row
 from t2t_jax.tasks.measures.perplexity import DIVERGED, perplexity_text
 
-_LARGEST_EXPONENT = 50.0  # of a ratio of perplexities that is shown
+_LARGEST_EXPONENT = 50.0  # larger log ratios of perplexities are shown as "diverged"
 FIGURES = "table.png", "table.pdf"
 """The files with the figure in a grid's directory."""
 WIDTH_OF_FIGURES = 62
-"""The columns that the figures of a grid take in a console of 80 columns."""
-_NARROWEST = 12  # characters of a line of a name
+"""The console columns that the scores of a grid take; a console has 80 columns."""
+_NARROWEST = 12  # minimum characters per line of a wrapped name
 PAPER_HEADS = "paper: perplexity", "BLEU", "parameters"
-"""The heads of the columns for readers."""
+"""The column heads of the paper's results in the table for readers."""
 PAPER_FIELDS = "paper_perplexity", "paper_bleu", "paper_parameters_millions"
-"""The heads of the columns of the CSV file."""
+"""The column names of the paper's results in `table.csv`."""
 _MARKED_AS = "the paper (BLEU: tokenized_split_bleu)"
-"""The name of the paper's marks in the plot's legend."""
+"""The legend entry of the paper's markers."""
 _PAPER_NOTES = (
     "paper: Table 3, on newstest2013: perplexity per word-piece, tokenized_split_bleu, parameters "
     "in millions.",
     "interval contains paper's Δ: the 95% interval of the difference here, and whether it contains "
     "the paper's difference; of perplexities in percent of the base's.",
 )
-"""The notes below the table that explain the columns."""
+"""The notes that explain the columns of the paper's results."""
 _FILES = "table.md", "table.tex", "table.csv", *FIGURES
 
 
 class Budget(NamedTuple):
-    """The budget of a training; None for figures that its jobs did not record.
+    """The compute that a run used; a field is None if the jobs did not record it.
 
-    FLOPs and tokens count the steps that led to the result. Steps that a later job repeated count
-    in hours only.
+    FLOPs and tokens count each step once. Hours also count steps that a later job repeated.
     """
 
     training_flops: float | None = None
-    """The FLOPs of the matmuls, forward and backward, without padding."""
+    """The FLOPs of all matmuls, forward and backward, without padding."""
     source_tokens_trained: float | None = None
-    """The source subwords of all steps, without padding."""
+    """The number of source subwords in all steps, without padding."""
     target_tokens_trained: float | None = None
-    """The target subwords of all steps, without padding."""
+    """The number of target subwords in all steps, without padding."""
     step_device_hours: float | None = None
-    """The device hours of the steps, without anything else."""
+    """The device hours of the training steps only."""
     device_hours: float | None = None
-    """The device hours of all jobs: start, compilation, steps, evaluations and checkpoints, but not
-    the time between two jobs."""
+    """The device hours of all jobs: startup, compilation, steps, evaluations and checkpoints. The
+    time between two jobs does not count."""
 
 
 class GridTable(NamedTuple):
-    """The table of a grid for readers. Its notes have code between backticks."""
+    """A table for readers. Its notes mark code by backticks."""
 
     caption: str
     heads: list[str]
@@ -85,59 +84,55 @@ class GridTable(NamedTuple):
     notes: list[str]
 
 
-class Beside(NamedTuple):
-    """Texts and tables beside the scores of a grid's cells."""
+class TableContext(NamedTuple):
+    """What the table of a grid shows besides scores: notes, further tables and facts by variant."""
 
     notes: Sequence[str] = ()
-    """Paragraphs below the table, after those that explain its columns."""
+    """Paragraphs below the notes that explain the columns."""
     tables: Sequence[GridTable] = ()
-    """Tables that follow it, as of variants that were given up."""
+    """Tables below the main table, for example of variants that halving stopped early."""
     diverged: Mapping[str, int] = {}
-    """The number of seeds that diverged, by variant."""
+    """The number of diverged seeds of each variant."""
     other_code: Mapping[str, str] = {}
-    """The differences of code and settings, by variant, as `same_code.other_code` returns them."""
+    """The differences in code and settings of each variant, from `same_code.other_code`."""
     budgets: Mapping[str, Budget] = {}
     """The mean budget of each variant's seeds."""
 
 
-NOTHING = Beside()
+NO_CONTEXT = TableContext()
 
 
 def write_tables(
     grid: Grid,
     results: Results,
     workdir: Path,
-    beside: Beside = NOTHING,
+    context: TableContext = NO_CONTEXT,
     comparisons: Comparisons = "base",
     columns: Sequence[str] = (),
 ) -> list[VariantRow]:
     """Write `table.md`, `.tex`, `.csv`, `.png` and `.pdf` into a grid's directory.
 
-    Without matplotlib, the figure is skipped with a warning. While no cell has a result, only
-    `table.md` is written, with the contents of `beside`, and the other files are removed.
+    Without matplotlib, the function warns and skips the figure. While no cell has a result, it
+    writes the notes and tables of `context` into `table.md` and removes the other files.
 
     Args:
-      comparisons: the comparisons for which p-values are adjusted; "all" also writes a table of all
-        pairs.
-      columns: the columns of `table.tex`, as names from `latex.grid_latex`; empty for the default.
-
-    Returns:
-      The rows of the table.
+      comparisons: the comparisons for which p-values are adjusted; "all" adds a table of all pairs.
+      columns: the columns of `table.tex`, named as in `latex.grid_latex`; empty for the default.
     """
-    if (beside.notes or beside.tables) and not results:
-        text = "\n".join([_listed(beside.notes), *map(_markdown, beside.tables)])
+    if (context.notes or context.tables) and not results:
+        text = "\n".join([_listed(context.notes), *map(_markdown, context.tables)])
         write_whole(workdir / _FILES[0], text.encode())
-        for stale in _FILES[1:]:
-            (workdir / stale).unlink(missing_ok=True)
+        for name in _FILES[1:]:
+            (workdir / name).unlink(missing_ok=True)
         return []
-    comparison = compare(grid, results, beside.diverged, beside.other_code, comparisons)
+    comparison = compare(grid, results, context.diverged, context.other_code, comparisons)
     rows = [*comparison.rows]
-    tables = [grid_table(comparison, beside), *contrast_tables(comparison), *beside.tables]
+    tables = [grid_table(comparison, context), *contrast_tables(comparison), *context.tables]
     notes = _definitions(comparison)[:1]  # the second score is no column of table.tex
-    notes += [*beside.notes, *_notes_on_code(rows)]
+    notes += [*context.notes, *_notes_on_code(rows)]
     main = grid_latex(tables[0].caption, rows, columns, notes)
     records = [
-        _values(comparison, row) | beside.budgets.get(row.variant, Budget())._asdict()
+        _values(comparison, row) | context.budgets.get(row.variant, Budget())._asdict()
         for row in rows
     ]
     texts = (
@@ -155,8 +150,8 @@ def write_tables(
     return rows
 
 
-def grid_table(comparison: Comparison, beside: Beside = NOTHING) -> GridTable:
-    """Return the table for readers."""
+def grid_table(comparison: Comparison, context: TableContext = NO_CONTEXT) -> GridTable:
+    """Return the main table of a grid for readers."""
     cells = [_cells(comparison, row) for row in comparison.rows]
     first = next(iter(comparison.results.values()))[0]
     split = f"{first['corpus']} {first['split']}"
@@ -166,12 +161,12 @@ def grid_table(comparison: Comparison, beside: Beside = NOTHING) -> GridTable:
         f"Scores on {split}; mean over seeds ± their standard deviation.",
         [head for head, _ in cells[0]],
         [[text for _, text in row] for row in cells],
-        [*_notes(comparison), *beside.notes],
+        [*_notes(comparison), *context.notes],
     )
 
 
 def summary(rows: Sequence[VariantRow], results: Results, width: int) -> Table:
-    """Return the table for a terminal of `width` columns, with the columns that fit."""
+    """Return a short table for a terminal of `width` columns."""
     first = next(iter(results.values()))[0]
     score = rows[0].measures.score
     signed = [f"{score.name}: {first[score.signature_field]}"] if score.signature_field else []
@@ -192,19 +187,19 @@ def summary(rows: Sequence[VariantRow], results: Results, width: int) -> Table:
 
 
 def _cells(comparison: Comparison, row: VariantRow) -> list[tuple[str, str]]:
-    """Return the cells of a row for readers, each with the head of its column."""
+    """Return the column head and the text of each cell of a table row."""
 
     def of_measure(name: str, change: Change) -> list[tuple[str, str]]:
         mean, difference = change.shown
         return [(name, mean), ("Δ ± s.e.", difference), ("p", change.shown_p)]
 
-    score, beside, *_ = row.measures
+    score, second, *_ = row.measures
     cells = [("variant", row.shown), ("differs in", row.difference), ("seeds", str(row.num_seeds))]
     cells += of_measure("perplexity", row.perplexity) + of_measure(score.name, row.score)
     if row.bits_per_byte:
         cells += of_measure(BITS, row.bits_per_byte)
-    if beside and row.beside:
-        cells.append((beside.name, f"{row.beside.mean:.2f}"))
+    if second and row.second_score:
+        cells.append((second.name, f"{row.second_score.mean:.2f}"))
     cells += [
         ("parameters", f"{row.num_parameters:,}"),
         ("steps", row.shown_steps),
@@ -218,8 +213,8 @@ def _cells(comparison: Comparison, row: VariantRow) -> list[tuple[str, str]]:
 
 
 def _values(comparison: Comparison, row: VariantRow) -> dict[str, object]:
-    """Return the values of a row for programs, every figure in full, by the name of the column."""
-    results, (score, beside, *_) = comparison.results[row.variant], row.measures
+    """Return the unrounded values of a row of `table.csv`, by column name."""
+    results, (score, second, *_) = comparison.results[row.variant], row.measures
     values: dict[str, object] = {
         "variant": row.variant,
         "differs_in": row.difference,
@@ -227,7 +222,7 @@ def _values(comparison: Comparison, row: VariantRow) -> dict[str, object]:
         "other_code": row.other_code,
     }
     measured = [("perplexity", row.perplexity), (score.field, row.score), (BITS, row.bits_per_byte)]
-    measured += [(beside.field, row.beside)] if beside else []
+    measured += [(second.field, row.second_score)] if second else []
     for field, change in measured:
         if change:
             values |= {f"{field}_{part}": value for part, value in change._asdict().items()}
@@ -241,12 +236,12 @@ def _values(comparison: Comparison, row: VariantRow) -> dict[str, object]:
     if comparison.grid.published:
         values |= zip(PAPER_FIELDS, paper_values(row.published), strict=True)
         values["interval_contains_paper"] = _intervals(comparison, row)
-    signatures = [m.signature_field for m in (score, beside) if m and m.signature_field]
+    signatures = [m.signature_field for m in (score, second) if m and m.signature_field]
     return values | {name: results[0][name] for name in signatures}
 
 
 def _intervals(comparison: Comparison, row: VariantRow) -> str:
-    """Return the 95% intervals of a row, and whether they contain the paper's differences."""
+    """Describe the 95% intervals of a row, and whether they contain the paper's differences."""
     grid = comparison.grid
     base = next((r.perplexity.mean for r in comparison.rows if r.variant == grid.base), None)
     relative, of_bleu = paper_differences(grid, row.variant)
@@ -257,7 +252,7 @@ def _intervals(comparison: Comparison, row: VariantRow) -> str:
 
 
 def _notes(comparison: Comparison) -> list[str]:
-    """Explain the columns of the table, a paragraph for each."""
+    """Return a paragraph for each column that needs an explanation."""
     base, rows = comparison.grid.base, comparison.rows
     adjusted = f"by Dunnett's test for all comparisons with `{base}`"
     if comparison.comparisons == "all":
@@ -282,15 +277,15 @@ def _notes(comparison: Comparison) -> list[str]:
 
 
 def _by_value(values: Mapping[str, str]) -> str:
-    """Return the value of all rows, or each of several values with the names of its rows."""
-    named = grouped((value, name) for name, value in values.items())
-    if len(named) == 1:
-        return next(iter(named))
-    return "; ".join(f"{value} ({', '.join(names)})" for value, names in named.items())
+    """Return the common value of all rows, or each value with the names of its rows."""
+    rows_of = grouped((value, row) for row, value in values.items())
+    if len(rows_of) == 1:
+        return next(iter(rows_of))
+    return "; ".join(f"{value} ({', '.join(rows)})" for value, rows in rows_of.items())
 
 
 def power_notes(comparison: Comparison) -> list[str]:
-    """Return how many seeds find a difference of 1% in perplexity, and of 0.5 in BLEU."""
+    """Return how many seeds detect a difference of 1% in perplexity, and of 0.5 in BLEU."""
     notes, measures = [], comparison.rows[0].measures
     sizes = [("perplexity", "1% in perplexity", math.log(1.01))]
     if measures.bootstrap:
@@ -309,12 +304,12 @@ def power_notes(comparison: Comparison) -> list[str]:
 
 
 def contrast_tables(comparison: Comparison) -> list[GridTable]:
-    """Return tables of all pairs, if they are asked for, and of the effects of two factors."""
+    """Return a table of all pairs, if requested, and one of the effects of two factors, if any."""
     grid, score = comparison.grid, comparison.rows[0].measures.score
     of_perplexity = comparison.measured["perplexity"].scores
     of_score = comparison.measured[score.field].scores
-    both = of_perplexity.scores.keys() & of_score.scores.keys()
-    compared = [r.variant for r in comparison.rows if not r.num_diverged and r.variant in both]
+    scored = of_perplexity.scores.keys() & of_score.scores.keys()
+    compared = [r.variant for r in comparison.rows if not r.num_diverged and r.variant in scored]
     all_pairs = pairs(grid.base, compared) if comparison.comparisons == "all" else {}
     kinds = {
         "Main effects and interaction of the two fields:": factorial(grid, compared),
@@ -338,7 +333,7 @@ def contrast_tables(comparison: Comparison) -> list[GridTable]:
 
 
 def _shown(effect: Effect, *, relative: bool = False) -> list[str]:
-    """Return an effect, its interval and its p-value as text; of logarithms in percent."""
+    """Format an effect, its 95% interval and its p-value; log ratios are shown in percent."""
 
     def text(value: float) -> str:
         if relative and value > _LARGEST_EXPONENT:
@@ -352,7 +347,7 @@ def _shown(effect: Effect, *, relative: bool = False) -> list[str]:
 
 
 def _notes_on_code(rows: Sequence[VariantRow]) -> list[str]:
-    """Return a note on each row with cells of other code or settings than the table's first one."""
+    """Return a note on each row whose code or settings differ from those of the first cell."""
     return [
         f"† {row.variant}: some of its cells have other code or settings than the first cell of "
         f"the table ({row.other_code}). --allow-mixed pooled them, so this may explain part of the "
@@ -372,9 +367,9 @@ def _listed(notes: Iterable[str]) -> str:
 
 
 def _definitions(comparison: Comparison) -> list[str]:
-    """Return a line for each score that has a definition."""
-    lines, (score, beside, is_bleu, _) = [], comparison.rows[0].measures
-    for measure, suffix in ((score, ""), (beside, ", the paper's BLEU" if is_bleu else "")):
+    """Return a line with the definition (signature) of each score that has one."""
+    lines, (score, second, is_bleu, _) = [], comparison.rows[0].measures
+    for measure, suffix in ((score, ""), (second, ", the paper's BLEU" if is_bleu else "")):
         if field := measure and measure.signature_field:
             signed = {n: f"`{seeds[0][field]}`" for n, seeds in comparison.results.items()}
             lines.append(f"{measure.name}{suffix}: {_by_value(signed)}.")
@@ -382,7 +377,7 @@ def _definitions(comparison: Comparison) -> list[str]:
 
 
 def csv_text(heads: Iterable[str], records: Iterable[Mapping[str, object]]) -> str:
-    """Return records as CSV with the columns `heads`; a missing value is empty."""
+    """Format records as CSV with the columns `heads`; missing values are empty."""
     file = io.StringIO()
     writer = csv.DictWriter(file, [*heads], lineterminator="\n")
     writer.writeheader()
@@ -391,7 +386,7 @@ def csv_text(heads: Iterable[str], records: Iterable[Mapping[str, object]]) -> s
 
 
 def effect_figure(grid: Grid, rows: Sequence[VariantRow]) -> dict[str, bytes]:
-    """Draw each variant's difference from the base with its 95% interval, beside the paper's.
+    """Plot each variant's difference from the base, its 95% interval and the paper's difference.
 
     Returns:
       The figure as PNG and PDF, by the names in `FIGURES`.
@@ -413,7 +408,7 @@ def effect_figure(grid: Grid, rows: Sequence[VariantRow]) -> dict[str, bytes]:
     figure.supxlabel(f"difference from {grid.base}", fontsize="medium")
     left.xaxis.set_major_formatter(PercentFormatter(1))
     left.set_yticks(range(len(compared)), [row.shown for row in compared])
-    # Half a row of room above the first point and below the last; the first row is at the top.
+    # Leave half a line above the first point and below the last; the first variant is at the top.
     left.set_ylim(max(len(compared), 1) - 0.5, -0.5)
     right.label_outer()
     lines = [line for axes in (left, right) for line in axes.get_legend_handles_labels()[0]]
@@ -423,12 +418,12 @@ def effect_figure(grid: Grid, rows: Sequence[VariantRow]) -> dict[str, bytes]:
 
 
 def _draw(axes: Any, changes: list[Change], marks: Sequence[float | None], scale: float) -> None:
-    """Draw the scaled differences of one measure and the marks, one row each."""
+    """Plot the scaled differences of one measure and the paper's markers, one line per variant."""
     axes.axvline(0, color="0.6", linewidth=0.8)
     axes.locator_params(axis="x", nbins=6, steps=[1, 2, 5, 10])
     for at, (change, mark) in enumerate(zip(changes, marks, strict=True)):
         if change.difference is None or perplexity_text(change.difference) == DIVERGED:
-            change = Change(change.mean, None)  # the axes have no place for it
+            change = Change(change.mean, None)  # too large for the axes
         if change.low is not None and change.high is not None:
             ends = scale * change.low, scale * change.high
             axes.plot(ends, (at, at), "|-", color="C0", label="95% interval, not adjusted")
@@ -439,10 +434,10 @@ def _draw(axes: Any, changes: list[Change], marks: Sequence[float | None], scale
 
 
 def listing(grid: Grid, chosen: Sequence[str], num_seeds: int, width: int) -> Table:
-    """Return a table of the chosen rows of a grid.
+    """Return a table of the chosen variants of a grid.
 
-    It has the differences of each row from the base, the number of parameters and of steps, and the
-    figures of Table 3, if the grid has any.
+    The table lists the differences from the base, the numbers of parameters and steps, and the
+    paper's results (Table 3) if the grid has any.
     """
     title = f"{len(chosen)} variants, {num_seeds} seed(s)"
     table = Table(box=None, title=title, title_justify="left")
@@ -463,7 +458,7 @@ def listing(grid: Grid, chosen: Sequence[str], num_seeds: int, width: int) -> Ta
 
 
 def in_lines(name: str, width: int) -> str:
-    """Break a name into lines of `width` characters, after `,` or `=`."""
+    """Wrap a name after `,` or `=` into lines of `width` characters."""
     width = max(width, _NARROWEST)
     if len(name) <= width:
         return name
@@ -473,22 +468,22 @@ def in_lines(name: str, width: int) -> str:
 
 
 def paper_values(row: Table3Row | None) -> tuple[float | str | None, ...]:
-    """Return the figures of a row of Table 3, as in `PAPER_FIELDS`; empty texts for None."""
+    """Return the values of `PAPER_FIELDS` from a row of Table 3; None gives empty strings."""
     return ("", "", "") if row is None else (row.dev_perplexity, row.dev_bleu, row.parameters)
 
 
 def paper_cells(row: Table3Row | None) -> tuple[str, ...]:
-    """Return the figures of a row of Table 3 as text, as the paper prints them."""
+    """Format the results in a row of Table 3 as the paper prints them."""
     if row is None:
         return ("", "", "")
     return f"{row.dev_perplexity:.2f}", f"{row.dev_bleu:.1f}", str(row.parameters or "")
 
 
 def paper_differences(grid: Grid, variant: str) -> tuple[float | None, float | None]:
-    """Return the paper's differences of a variant from the base; None if it lacks a row.
+    """Return the paper's differences of a variant from the base; None without a row in Table 3.
 
     Returns:
-      The relative difference in perplexity, and the difference in BLEU.
+      The relative difference in perplexity and the absolute difference in BLEU.
     """
     row, of_base = grid.published.get(variant), grid.published.get(grid.base)
     if row is None or of_base is None:
@@ -497,15 +492,14 @@ def paper_differences(grid: Grid, variant: str) -> tuple[float | None, float | N
 
 
 def interval_and_paper(change: Change, published: float | None, base: float | None = None) -> str:
-    """Return the 95% interval of a difference and whether it contains the paper's difference.
+    """Describe the 95% interval of a difference, and whether it contains the paper's difference.
 
-    The text is empty if either of the two is unknown.
+    The text is empty if the interval or the paper's difference is unknown.
 
     Args:
-      change: our difference from the base.
-      published: the paper's difference, as in `paper_differences`.
-      base: the base's mean if the paper's difference is relative to the base; the text is then in
-        percent. None means an absolute difference.
+      published: the paper's difference, from `paper_differences`.
+      base: the base's mean, if `published` is relative; the text is then in percent. None means
+        that `published` is an absolute difference.
     """
     if published is None or change.low is None or change.high is None:
         return ""

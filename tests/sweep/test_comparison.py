@@ -85,7 +85,7 @@ def test_a_metric_of_the_config_is_shown_where_every_result_has_it():
         ({"A-h1": other_metric}, "tokenized_split_bleu", [21.0, 11.0]),
     ):
         found = compare(GRID, results | changed).rows
-        assert [row.beside.mean for row in found] == shown
+        assert [row.second_score.mean for row in found] == shown
         assert {row.measures.beside.name for row in found} == {name}
 
 
@@ -330,7 +330,7 @@ def test_a_grid_of_language_models_is_compared_by_bits_per_byte(tmp_path):
     row = rows(results, grid)["A-h1"]
     assert row.score.difference == pytest.approx(1.1)
     assert row.score.error == pytest.approx(math.sqrt((0.02 + 0.08) / 2))
-    assert row.beside.mean == pytest.approx(2.7)
+    assert row.second_score.mean == pytest.approx(2.7)
     assert row.verdict == "perplexity: not tested; bits per byte: higher"
     write_tables(grid, results, tmp_path)
     table = (tmp_path / "table.md").read_text()

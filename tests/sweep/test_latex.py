@@ -10,7 +10,7 @@ from matplotlib.ft2font import FT2Font
 
 from t2t_jax.errors import UserError
 from t2t_jax.sweep.latex import grid_latex, latex
-from t2t_jax.sweep.tables import NOTHING, Beside, write_tables
+from t2t_jax.sweep.tables import NO_CONTEXT, TableContext, write_tables
 from tests.sweep.test_comparison import GRID, result
 from tests.sweep.test_effect_figure import Effect, grid_of
 
@@ -46,9 +46,9 @@ BASE = [result(5.0, 20.0), result(5.2, 22.0, seed=1)]
 ONE_HEAD = [result(6.0, 10.0), result(6.4, 14.0, seed=1) | {"steps": 200}]
 
 
-def table(folder, beside=NOTHING, columns=()):
+def table(folder, context=NO_CONTEXT, columns=()):
     """Return the cells of `table.tex` in the order of the page, and the paragraphs below them."""
-    write_tables(GRID, {"base": BASE, "A-h1": ONE_HEAD}, folder, beside, columns=columns)
+    write_tables(GRID, {"base": BASE, "A-h1": ONE_HEAD}, folder, context, columns=columns)
     lines = (folder / "table.tex").read_text("utf-8").splitlines()
     cells = [re.split(r"(?<!\\) & ", line[:-3]) for line in lines if line.endswith(r" \\")]
     notes = [read(line.removesuffix(r"\par")) for line in lines if line.endswith(r"\par")]
@@ -56,7 +56,7 @@ def table(folder, beside=NOTHING, columns=()):
 
 
 def test_the_default_columns_are_those_of_a_paper(tmp_path):
-    cells, notes = table(tmp_path, Beside(["Left out: words/seed0."]))
+    cells, notes = table(tmp_path, TableContext(["Left out: words/seed0."]))
     assert cells == [
         ["variant", "perplexity", "sacreBLEU", "params (M)"],
         ["base", "5.10 ± 0.14", "21.00 ± 1.41", "63.05"],
