@@ -1,7 +1,7 @@
 """Multi-head attention (section 3.2.2), over whole sentences or one position at a time.
 
-Read `functional.attention` before this file: it has equation 1, and `functional.masks` its masks.
-`modules.feed_forward` comes next: it is the other sub-layer, with the same `Context`.
+Read `functional.attention` (equation 1) and `functional.masks` before this file. The next file is
+`modules.feed_forward`, the other sub-layer of the paper's encoder.
 """
 
 from dataclasses import dataclass
@@ -37,44 +37,40 @@ from t2t_jax.modules.cache import (
     LayerCache,
     Remembered,
     RememberedKeysValues,
-    attend_and_keep,
     turned,
+    update_cache_and_attend,
 )
 from t2t_jax.modules.named_functions import call, score_function
 from t2t_jax.parallel.axes import constrain
 
 Mask: TypeAlias = Bool[Array, "#b #h #q k"] | masks.SegmentMask
-"""Which positions may attend to which: True means "may attend"."""
+"""An attention mask: True where a query may attend to a key."""
 
 WEIGHTS = "attention_weights"
-"""The collection of attention weights, which are computed only if it is mutable."""
+"""The Flax collection of attention weights. Modules compute them only if it is mutable."""
 
 
-@dataclass(frozen=True, eq=False)  # arrays have no one equality
+@dataclass(frozen=True, eq=False)  # `==` on arrays is elementwise and has no truth value
 class Context:
-    """The arguments of every layer of a stack besides its input, the same for all but for `layer`.
+    """The arguments that all layers of a stack share; only `layer` differs between layers.
 
-    Every field has a default: without a context, a layer treats each row as one whole sentence, and
-    drops nothing.
+    By default, a layer treats each batch row as one sentence, and dropout is off.
 
     Attributes:
-      positions: position of each input within its sentence, from 0; None means the index in its
+      positions: position of each token in its sentence, from 0; None means its index in the batch
         row.
-      length: a number greater than every position, if positions are added to embeddings.
-      mask: which positions may attend to which, in self-attention. None means all to all; in a
-        `Layer` it means the mask of its stack, such as a decoder's causal mask.
-      rotary: the frequencies with which self-attention rotates queries and keys by their positions;
-        None means no rotation.
-      bias: the function of distances that self-attention adds to its scores; None means none.
-      apart: distances of queries and keys in a cache, for `bias`; None if the keys of
-        self-attention have the positions of the queries.
+      length: a number greater than every position, if an encoding is added to the embeddings.
+      mask: the mask of self-attention. None means no mask, except in a `Layer`, which then applies
+        the mask of its stack, such as a decoder's causal mask.
+      rotary: frequencies by which self-attention rotates queries and keys; None means no rotation.
+      bias: the function that maps distances to a bias of self-attention scores; None means no bias.
+      apart: distances between queries and cached keys, for `bias`; None if the queries and keys of
+        self-attention have the same positions.
       encoded: the encoder's output, to which a decoder attends.
-      encoded_mask: which positions may attend to which positions of the encoder's output; None
-        means all to all.
-      deterministic: whether dropout is off. If not, every module draws from its stream of
-        `rngs["dropout"]`.
-      first_row: index of the arrays' first row in the global batch. Dropout depends on it, so it
-        does not depend on how the batch is split.
+      encoded_mask: the mask of cross-attention; None means no mask.
+      deterministic: whether dropout is off. If False, pass `rngs={"dropout": key}`.
+      first_row: index of the first batch row in the global batch. Dropout depends on this index, so
+        dropout is the same however devices split the batch.
       layer: index of the layer in its stack, from 0.
       kernels: the functions that compute attention and matmuls on the devices.
     """
@@ -93,7 +89,7 @@ class Context:
     kernels: Kernels = REFERENCE
 
     def __post_init__(self) -> None:
-        """Refuse arrays that are not masks."""
+        """Raise `UserError` if a mask has a wrong dtype or rank."""
         for name in ("mask", "encoded_mask"):
             mask = getattr(self, name)
             if mask is None or isinstance(mask, masks.SegmentMask):
@@ -105,10 +101,10 @@ class Context:
                 )
 
     def dropout_key(self, module: nn.Module) -> DropoutKey | None:
-        """Return a key for one use of dropout.
+        """Return a key for one use of dropout, or None if dropout is off.
 
         Args:
-          module: the module that uses it; each module has a separate stream of keys.
+          module: the module that applies dropout; each module has a separate stream of keys.
         """
         if self.deterministic:
             return None
@@ -116,7 +112,7 @@ class Context:
 
 
 DEFAULT_CONTEXT = Context()
-"""The context of a layer that is called without one."""
+"""The context of a layer that the caller gives no context."""
 
 
 class Projection(nn.Module):
@@ -125,10 +121,10 @@ class Projection(nn.Module):
     Attributes:
       width: number of outputs.
       axes: logical axes of W; see `parallel.axes`.
-      has_bias: whether there is a b.
+      has_bias: whether to add b.
       gain: factor on the initial values of W; see `parameters.matrix`.
       grows: whether both sizes of W grow with the width of the network; see `MatrixBox`.
-      num_heads: number of heads that the result is cut into; None does not cut it.
+      num_heads: number of heads to split the output into; None does not split it.
     """
 
     width: int
@@ -161,15 +157,16 @@ class Projection(nn.Module):
         projected = context.kernels.linear(x, kernel, bias, rows)
         if self.num_heads is None:
             return projected
-        heads = attention.split_heads(projected, self.num_heads)
+        heads = attention.split_heads(projected, self.num_heads)  # [b, t, heads, d_head]
+        # Devices may split the heads, and attention needs no communication between heads.
         return constrain(heads, "batch", "length", "heads", None)
 
 
 class Norm(nn.Module):
-    """A normalisation with its learned parameters, such as a scale and a bias.
+    """A normalization layer with its learned parameters, such as a scale and a bias.
 
     Attributes:
-      config: the kind, and its epsilon.
+      config: kind of normalization, and epsilon.
     """
 
     config: NormConfig
@@ -178,47 +175,48 @@ class Norm(nn.Module):
     def __call__(
         self, x: Float[Array, "*t width"], context: Context = DEFAULT_CONTEXT
     ) -> Float[Array, "*t width"]:
-        """Normalise the last axis of `x`.
+        """Normalize the last axis of `x`.
 
         Args:
           x: vectors.
-          context: its kernels compute layer normalisation if dropout is on, as in training.
+          context: gives the kernel of layer normalization for training, when dropout is on.
         """
         entry, epsilon = tables.NORMALIZATIONS[self.config.kind], self.config.epsilon
-        learned = parameters.learned(self, entry, x.shape[-1])
+        params = parameters.function_parameters(self, entry, x.shape[-1])
         if self.config.kind == "layer":
+            # The kernel has a custom derivative, which helps only if there is a backward pass.
             fast = context.kernels.layer_norm
             normalize = normalization.layer_norm if context.deterministic else fast
-            return normalize(x, learned["scale"], learned["bias"], epsilon)
-        return call(entry, x.shape, x.dtype, x, epsilon=epsilon, **learned)
+            return normalize(x, params["scale"], params["bias"], epsilon)
+        return call(entry, x.shape, x.dtype, x, epsilon=epsilon, **params)
 
 
 class Scores(nn.Module):
-    """The score function of attention and the norms before it, with the parameters they learn."""
+    """The learned parts of attention scores: norms of queries and keys, and the score function."""
 
     config: AttentionConfig
 
     def setup(self) -> None:
-        """Create the norms, where the config has them, and the score function."""
+        """Create the norms and the score function that the config names."""
         config = self.config
         if config.query_key_norm:
             self.query_norm = Norm(config.query_key_norm)
             self.key_norm = Norm(config.query_key_norm)
         entry = tables.SCORE_FUNCTIONS[config.score_function]
         if entry.function is not None:
-            learned = parameters.learned(self, entry, config.d_k, config.num_heads)
-            self.function = score_function(entry, learned)
+            params = parameters.function_parameters(self, entry, config.d_k, config.num_heads)
+            self.function = score_function(entry, params)
 
 
 class MultiHeadAttention(nn.Module):
     """Multi-head attention, Concat(head_1, ..., head_h) W^O (section 3.2.2).
 
-    Here head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V). A kernel holds all heads side by side:
-    `[d_model, num_heads * d_k]` for queries, `[num_heads * d_v, d_model]` for the output. The
-    kernels of keys and values hold one head for each group of heads that share them.
+    Here head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V). One kernel holds all heads: W^Q is
+    `[d_model, num_heads * d_k]`, W^O is `[num_heads * d_v, d_model]`. W^K and W^V hold one head
+    for each group of query heads (grouped-query attention).
 
-    Training calls the module. Decoding calls `prefill` or `prefill_encoded` once for each sentence,
-    and `step` or `step_to_encoded` for each position.
+    Training calls the module. Decoding calls `prefill` or `prefill_encoded` once per sentence, and
+    `step` or `step_to_encoded` once per position.
 
     Attributes:
       config: sizes and options of the attention.
@@ -229,7 +227,7 @@ class MultiHeadAttention(nn.Module):
     gain: float = 1.0
 
     def setup(self) -> None:
-        """Create the projections, and the score function."""
+        """Create the projections and the score function."""
         config = self.config
         inward = partial(Projection, axes=("embed", "heads"), has_bias=config.has_bias)
         widths, groups = config.projections, config.groups
@@ -237,7 +235,8 @@ class MultiHeadAttention(nn.Module):
         self.key = inward(widths["key"], num_heads=groups)
         self.value = inward(widths["value"], num_heads=groups, gain=self.gain)
         self.output = Projection(config.d_model, ("heads", "embed"), config.has_bias, self.gain)
-        # In decoding, the first three matrices are one; see `join_projections`.
+        # Decoding joins the three matrices above into one; see `join_projections`. Flax creates
+        # parameters on the first call, so a training run never has this matrix.
         self.query_key_value = inward(sum(widths.values()), num_heads=groups)
         entry = tables.SCORE_FUNCTIONS[config.score_function]
         self.score: Score = ScaledProducts(config.scale)
@@ -255,41 +254,48 @@ class MultiHeadAttention(nn.Module):
         """Compute self-attention, or cross-attention to the output of an encoder.
 
         Args:
-          x: the positions that attend.
-          context: its `mask` says to which positions of `x` they attend, and its `encoded_mask` to
-            which of `encoded`.
-          encoded: the positions that are attended to; None means `x` itself.
+          x: the input of the queries.
+          context: gives `mask` for self-attention, and `encoded_mask` for cross-attention.
+          encoded: the input of the keys and values; None means `x`, which is self-attention.
         """
-        query = self._queries(x, context)
+        query = self._queries(x, context)  # [b, q, heads, d_k]
+        # [b, k, groups, d_k] and [b, k, groups, d_v]
         key, value = self._keys_values(x if encoded is None else encoded, context)
+        # Positions of the source and of the target are not comparable, so cross-attention gets
+        # neither a rotation nor a bias by distance.
         mask, bias = context.encoded_mask, None
         if encoded is None:
             mask, bias = context.mask, context.bias
             if context.rotary is not None:
                 query, key = rotated(query, key, context)
+        # Fused kernels never materialize the weights, so inspection computes them a second time.
         if self.is_mutable_collection(WEIGHTS) and not self.is_initializing():
-            of_heads = attention.repeat_heads(key, self.config.num_heads)
-            weights = attention_weights(query, of_heads, mask, bias, self.score)
+            head_keys = attention.repeat_heads(key, self.config.num_heads)
+            # [batch, heads, queries, keys]
+            weights = attention_weights(query, head_keys, mask, bias, self.score)
             self.sow(WEIGHTS, "weights", weights)
         dropout_key = context.dropout_key(self)
         attend = partial(context.kernels.attention, score=self.score, dropout_key=dropout_key)
+        # `rows` is True for queries that may attend to a key. The output projection sets the other
+        # rows to zero, which is cheaper than a separate pass over the heads.
         heads, rows = attend(query, key, value, mask, bias, dropout_rate=self.config.dropout_rate)
         return self.output(attention.merge_heads(heads), context, rows)
 
     def prefill(
         self, x: Float[Array, "b t d_model"], context: Context
     ) -> tuple[Float[Array, "b t d_model"], CachedKeysValues]:
-        """Compute self-attention of many positions at once, and their keys and values to keep.
+        """Compute self-attention at many positions, and return their keys and values for the cache.
 
         Returns:
-          The output at each position, and keys and values in the layout "turned".
+          The output at each position, and the keys and values in the layout "turned".
         """
         query, key, value = self._joined_projections(x, context)
         heads, rows = context.kernels.attention(
             query, key, value, context.mask, context.bias, score=self.score
         )
-        kept = context.kernels.cache_dtype(x.dtype)
-        cache = turned(*(y.astype(kept) for y in (key, value)))
+        # The dtype of the cache may differ from the dtype of x: CPUs always cache float32.
+        cache_dtype = context.kernels.cache_dtype(x.dtype)
+        cache = turned(*(y.astype(cache_dtype) for y in (key, value)))
         return self.output(attention.merge_heads(heads), context, rows), cache
 
     def prefill_encoded(
@@ -299,15 +305,15 @@ class MultiHeadAttention(nn.Module):
 
         Args:
           encoded: the encoder's output.
-          context: its mask `[b, 1, 1, k]` says which positions are not padding.
+          context: its mask `[b, 1, 1, k]` is False at padding.
         """
         key, value = self._keys_values(encoded, context)
         if source_layout(self.config, encoded.dtype, context.kernels) == "in_order":
             assert isinstance(context.mask, jax.Array)
-            # Values of padding are zero, as `fused_cached_attention` asks.
+            # `fused_cached_attention` requires zeros as the values of padding.
             return InOrder(key, jnp.where(context.mask[:, 0, 0, :, None, None], value, 0))
-        kept = context.kernels.cache_dtype(encoded.dtype)
-        return turned(*(y.astype(kept) for y in (key, value)))
+        cache_dtype = context.kernels.cache_dtype(encoded.dtype)
+        return turned(*(y.astype(cache_dtype) for y in (key, value)))
 
     def step(
         self,
@@ -317,26 +323,26 @@ class MultiHeadAttention(nn.Module):
         context: Context,
         before: Kept | None = None,
     ) -> tuple[Float[Array, "b k d_model"], LayerCache]:
-        """Add a new position of each hypothesis to a cache, and let it attend to the cache.
+        """Add one position per hypothesis to a cache, and compute its attention to the cache.
 
         Args:
           x: the new position of each of k hypotheses.
           cache: keys and values of the earlier positions.
           write_at: slot of the first of the `k` new entries.
-          context: context of the stack; its mask says to which slots each hypothesis attends.
-          before: keys and values of the source that all hypotheses continue and attend to as well.
+          context: context of the stack; its mask selects the slots that each hypothesis attends to.
+          before: keys and values of the source, if the hypotheses continue it and attend to it.
 
         Returns:
-          The output for each hypothesis, and the cache as `attend_and_keep` returns it.
+          The output for each hypothesis, and the cache as `update_cache_and_attend` returns it.
         """
-        # Keys are cached after the rotation: their positions do not change.
+        # The cache holds rotated keys: a key's position never changes, so one rotation is enough.
         query, key, value = self._joined_projections(x, context)
         assert isinstance(context.mask, jax.Array)
         bias = None
         if context.bias is not None:
             assert context.apart is not None
-            bias = context.bias(context.apart)
-        heads, cache = attend_and_keep(
+            bias = context.bias(context.apart)  # [heads, 1, slots]
+        heads, cache = update_cache_and_attend(
             query, (key, value), cache, write_at, context.mask, before, bias, self.score
         )
         return self.output(attention.merge_heads(heads), context), cache
@@ -344,11 +350,11 @@ class MultiHeadAttention(nn.Module):
     def step_to_encoded(
         self, x: Float[Array, "b q d_model"], source: Remembered, context: Context
     ) -> Float[Array, "b q d_model"]:
-        """Let the positions in `x` attend to the output of an encoder.
+        """Compute cross-attention from one position per hypothesis to an encoder's output.
 
         Args:
-          x: a position of each hypothesis.
-          source: keys and values from `prefill_encoded`, and where they are no padding.
+          x: the new position of each hypothesis.
+          source: keys and values from `prefill_encoded`, and the mask of their padding.
           context: context of the stack.
         """
         query, score, (keys_values, mask, _) = self._queries(x, context), self.score, source
@@ -362,11 +368,12 @@ class MultiHeadAttention(nn.Module):
     def _joined_projections(
         self, x: Float[Array, "b t d_model"], context: Context
     ) -> tuple[Array, Array, Array]:
-        """Return queries, keys and values of self-attention in decoding, by one matmul."""
+        """Compute queries, keys and values of self-attention for decoding, with one matmul."""
         config = self.config
         heads = self.query_key_value(x, context)  # [b, t, groups, width]
         width = config.projections["query"] // config.groups
         query, key, value = jnp.split(heads, [width, width + config.d_k], axis=-1)
+        # A group holds num_heads / groups queries side by side: back to [b, t, heads, d_k].
         query = query.reshape(*query.shape[:2], config.num_heads, config.d_k)
         if config.query_key_norm:
             query, key = self.scores.query_norm(query), self.scores.key_norm(key)
@@ -388,7 +395,7 @@ def rotated(
     key: Float[Array, "b t groups d_k"],
     context: Context,
 ) -> tuple[Float[Array, "b t h d_k"], Float[Array, "b t groups d_k"]]:
-    """Rotate queries and keys of self-attention by their positions, if the context says so."""
+    """Rotate queries and keys of self-attention by their positions, if `context.rotary` is set."""
     if context.rotary is None:
         return query, key
     positions = jnp.arange(query.shape[1])[None] if context.positions is None else context.positions
@@ -398,7 +405,7 @@ def rotated(
 def join_projections(
     params: parameters.Parameters, config: AttentionConfig
 ) -> parameters.Parameters:
-    """Return the parameters with W^Q, W^K and W^V as one matrix, as decoding multiplies faster.
+    """Join W^Q, W^K and W^V into one matrix, because one large matmul is faster in decoding.
 
     Args:
       params: the parameters of a `MultiHeadAttention`; its matrices may be 8-bit integers.
@@ -406,22 +413,22 @@ def join_projections(
     """
 
     def join(*kernels: Array) -> Array:
-        # The order is head after head, so that devices that split the heads split the joined kernel
-        # alike. Query heads that share their keys and values stand together before these.
+        # The columns are ordered by group: the query heads of a group, its key head, its value
+        # head. Splitting the columns over devices then splits the groups.
         heads = [attention.split_heads(kernel, config.groups) for kernel in kernels]
         return attention.merge_heads(jnp.concatenate(heads, axis=-1))
 
-    rest = {name: value for name, value in params.items() if name not in config.projections}
+    others = {name: value for name, value in params.items() if name not in config.projections}
     joined = [params[name] for name in config.projections]
-    return rest | {"query_key_value": jax.tree.map(join, *joined)}
+    return others | {"query_key_value": jax.tree.map(join, *joined)}
 
 
 def source_layout(config: AttentionConfig, dtype: DTypeLike, kernels: Kernels) -> CacheLayout:
-    """Return the layout of the keys and values of sources that cross-attention attends to."""
+    """Return the cache layout of the sources' keys and values in cross-attention."""
     return kernels.cache_layout(None, is_fused_in_decoding(config, dtype))
 
 
 def is_fused_in_decoding(config: AttentionConfig, dtype: DTypeLike) -> bool:
-    """Return whether fused attention takes the heads of a cache, if its scores have no bias."""
+    """Return whether fused attention supports the cached heads, if the scores have no bias."""
     is_plain = tables.SCORE_FUNCTIONS[config.score_function].function is None
     return is_plain and has_fused_widths(config.d_k, config.d_v, dtype)

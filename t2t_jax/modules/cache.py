@@ -101,7 +101,7 @@ def axes_of(layout: CacheLayout, depth: int) -> Any:
     return 3 if layout == "stacked" else (each[layout],) * depth
 
 
-def layers_of(cache: TransformerCache, d_k: int) -> Sequence[LayerCache]:
+def layer_caches(cache: TransformerCache, d_k: int) -> Sequence[LayerCache]:
     """Return the keys and values of each layer of a cache."""
     if isinstance(cache, tuple):
         return cache
@@ -109,13 +109,13 @@ def layers_of(cache: TransformerCache, d_k: int) -> Sequence[LayerCache]:
     return [OfStack(cache[:, n, :, :, :d_k], cache[:, n, :, :, d_k:]) for n in numbers]
 
 
-def joined_layers(
+def join_layer_caches(
     cache: TransformerCache, layers: Sequence[LayerCache], write_at: int | Array
 ) -> TransformerCache:
     """Return the cache after a step, joined from the results of its layers.
 
     Args:
-      layers: the cache or new entries that `attend_and_keep` returned for each layer.
+      layers: the cache or new entries that `update_cache_and_attend` returned for each layer.
       write_at: slot of the first of the new entries.
     """
     if isinstance(cache, tuple):
@@ -124,7 +124,7 @@ def joined_layers(
     return jax.lax.dynamic_update_slice_in_dim(cache, entries.astype(cache.dtype), write_at, axis=3)
 
 
-def attend_and_keep(
+def update_cache_and_attend(
     query: Float[Array, "b k h d_k"],
     new: KeysValues,
     cache: LayerCache,

@@ -1,7 +1,7 @@
 """The position-wise feed-forward network (section 3.3), with or without a gate.
 
-Read `modules.attention` before this file: it is the other sub-layer. `functional.feed_forward` has
-equation 2 for plain arrays. `modules.layers` comes next: it puts both into a layer.
+Read `modules.attention`, the other sub-layer, before this file. `functional.feed_forward` computes
+equation 2 for plain arrays. The next file is `modules.layers`, which joins both sub-layers.
 """
 
 from functools import partial
@@ -33,18 +33,21 @@ class FeedForward(nn.Module):
     def __call__(
         self, x: Float[Array, "b t d_model"], context: Context = DEFAULT_CONTEXT
     ) -> Float[Array, "b t d_model"]:
-        """Compute max(0, x W_1 + b_1) W_2 + b_2 at every position alike (equation 2).
+        """Compute max(0, x W_1 + b_1) W_2 + b_2 at every position (equation 2).
 
-        With a gate, it is (activation(x W) * x V) W_2 (Shazeer 2020, equation 6).
+        With a gate, compute (activation(x W) * x V) W_2 (Shazeer 2020, equation 6).
         """
         config, linear = self.config, context.kernels.linear
         activation = elementwise(ACTIVATIONS[config.feed_forward])
         if activation is jax.nn.relu:
+            # The kernel's derivative needs only its result, so its input need not be in memory.
             activation = context.kernels.relu
         inward, outward = (config.d_model, config.d_ff), (config.d_ff, config.d_model)
+        # `gain` is DeepNorm's beta; 1 is plain Glorot initialization.
         matrix = partial(parameters.matrix, self, dtype=x.dtype, gain=self.gain)
         drop = partial(dropout, rate=config.activation_dropout_rate, key=context.dropout_key(self))
         if config.is_gated:
+            # Gated networks have no biases, as in Shazeer 2020.
             gate_kernel = matrix("gate_kernel", inward, ("embed", "mlp"))
             kernel_1 = matrix("kernel_1", inward, ("embed", "mlp"))
             kernel_2 = matrix("kernel_2", outward, ("mlp", "embed"))

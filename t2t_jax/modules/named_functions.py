@@ -1,9 +1,9 @@
-"""The functions that a config names, in the form for layers, with their learned parameters.
+"""Load and check the functions that a config names, such as activations, norms and scores.
 
-Users register functions too, and `function_problems` checks these. Training computes many positions
-at once. Decoding computes one query at a time, over keys in a ring buffer, and separates heads that
-share keys. A function that also depends on other positions, on their number or on their index is
-therefore one model in training and another in decoding.
+Users can register functions, which `function_problems` checks. Training computes many positions at
+once. Decoding computes one query at a time, over keys in a ring buffer, and separates heads that
+share keys. A function that depends on other positions, their number or their index would therefore
+give different results in training and in decoding.
 """
 
 import itertools
@@ -27,35 +27,34 @@ from t2t_jax.kernels.reference import Score
 def call(
     entry: Entry, shape: Sequence[int], dtype: DTypeLike, *arrays: Array, **options: Array | float
 ) -> Array:
-    """Call a named function on arrays, and check its result if a user registered the function.
-
-    A registered function may do anything, so its mistakes become errors that users can fix.
+    """Call a named function on arrays, and check the result of a function that a user registered.
 
     Args:
       dtype: the dtype to convert the result to.
     """
     function = entry.load()
+    # Only a registered function has a title; the library's own functions need no check.
     if not entry.title:
         return function(*arrays, **options)
     try:
-        made = jnp.asarray(function(*arrays, **options))
+        output = jnp.asarray(function(*arrays, **options))
     except Exception as error:
         first = (str(error).strip() or "no reason").splitlines()[0][:300]
-        given = ", ".join(f"{x.dtype}{list(x.shape)}" for x in arrays)
+        inputs = ", ".join(f"{x.dtype}{list(x.shape)}" for x in arrays)
         raise UserError(
-            f"{entry.title} raised {type(error).__name__} for {given}: {first}; mend the function"
+            f"{entry.title} raised {type(error).__name__} for {inputs}: {first}; mend the function"
         ) from error
-    if made.shape != tuple(shape) or not jnp.issubdtype(made.dtype, jnp.floating):
+    if output.shape != tuple(shape) or not jnp.issubdtype(output.dtype, jnp.floating):
         raise UserError(
-            f"{entry.title} made {made.dtype}{list(made.shape)} of arrays for which it has to make "
-            f"floats{list(shape)}; mend the function"
+            f"{entry.title} made {output.dtype}{list(output.shape)} of arrays for which it has to "
+            f"make floats{list(shape)}; mend the function"
         )
-    return made.astype(dtype)
+    return output.astype(dtype)
 
 
 @cache
 def elementwise(entry: Entry) -> Activation:
-    """Return the function of an activation."""
+    """Return an activation function."""
 
     def activation(x: Float[Array, "..."]) -> Float[Array, "..."]:
         return call(entry, x.shape, x.dtype, x)
@@ -64,21 +63,22 @@ def elementwise(entry: Entry) -> Activation:
 
 
 def score_function(entry: Entry, parameters: Mapping[str, Array]) -> Score:
-    """Return a score function of attention that is no product.
+    """Return a score function of attention other than the dot product.
 
     Args:
-      entry: its row of `SCORE_FUNCTIONS`.
-      parameters: its learned parameters.
+      entry: the row of `SCORE_FUNCTIONS`.
+      parameters: the learned parameters of the function.
     """
+    # `tree_util.Partial` is a pytree, so the parameters can pass through JAX transformations.
     return jax.tree_util.Partial(partial(_scores, entry), **parameters)
 
 
 def _scores(
-    entry: Entry, query: Float[Array, "b q h d_k"], key: Float[Array, "b k h d_k"], **learned: Array
+    entry: Entry, query: Float[Array, "b q h d_k"], key: Float[Array, "b k h d_k"], **params: Array
 ) -> Float[Array, "b h q k"]:
     batch, queries, heads, _ = query.shape
     shape = batch, heads, queries, key.shape[1]
-    return call(entry, shape, jnp.float32, query, key, **learned)
+    return call(entry, shape, jnp.float32, query, key, **params)
 
 
 _AXES = {
@@ -104,10 +104,10 @@ _TOLERANCE, _NUDGE, _ROUNDINGS = 1e-4, np.float32(1 + 1e-6), 4
 
 
 def function_problems(config: Config, *, is_run: bool = True) -> Iterator[str]:
-    """Yield a message for each registered function that makes a config's model inconsistent.
+    """Yield a message for each registered function that differs between training and decoding.
 
-    The check compares results for small random arrays with those for each position by itself. A
-    process checks each function once for each config of a model.
+    The check computes small random arrays at once and position by position, and compares the
+    results. A process checks each function once per model config.
 
     Args:
       is_run: whether to run the functions; False only traces and differentiates them.
@@ -140,7 +140,7 @@ def _problem(entry: Entry, axes: str, rule: str, model: ModelConfig, *, is_run: 
     @jax.jit
     def results(arrays: Sequence[Array], learned: Mapping[str, Array]) -> PyTree[Array]:
         values, pullback = jax.vjp(partial(apply, shape), arrays, learned)
-        # A loop, not `vmap`, as kernels of a user may have no rule for that.
+        # A loop instead of `vmap`, because a user's kernels may have no batching rule.
         parts = jax.lax.map(partial(one, arrays, learned), jnp.arange(math.prod(counts)))
         return values, parts.reshape(shape), pullback(jnp.ones_like(values))
 
@@ -170,7 +170,7 @@ def _problem(entry: Entry, axes: str, rule: str, model: ModelConfig, *, is_run: 
 
 
 def _sizes(model: ModelConfig) -> dict[str, int]:
-    """Return the size of each axis. They differ, so that swapped axes have another shape."""
+    """Return the size of each axis. All sizes differ, so that swapped axes change the shape."""
     large = {"w": model.d_model, "h": model.attention.num_heads, "d": model.attention.d_k}
     small = (size for size in itertools.count(2) if size not in large.values())
     return large | dict(zip("btcqk", small, strict=False))
@@ -179,9 +179,10 @@ def _sizes(model: ModelConfig) -> dict[str, int]:
 def _random_arrays(
     entry: Entry, of_arrays: Sequence[str], of_learned: str, sizes: Mapping[str, int]
 ) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
-    """Draw arrays and what a function learns; the latter around its first means.
+    """Draw random inputs of a function, and parameters around their initial means.
 
-    A learned array that starts at 0 may have no effect, and the sign of a mean may matter.
+    A parameter that is 0 may have no effect, so every parameter gets noise. Noise around a
+    constant is smaller than the constant, whose sign may matter.
     """
     rng, learned = np.random.default_rng(0), {}
     arrays = [rng.standard_normal([sizes[a] for a in axes], np.float32) for axes in of_arrays]

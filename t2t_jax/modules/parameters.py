@@ -1,7 +1,7 @@
 """How modules declare their parameters, and the forms that matrices have in decoding.
 
-Within `declaring`, a new parameter comes in a box that declares what it is. Elsewhere, a module's
-`init` returns plain arrays.
+Within `declaring`, `init` wraps each parameter in a box that states its kind and its logical axes.
+Elsewhere, `init` returns plain arrays.
 """
 
 from collections.abc import Callable
@@ -26,13 +26,13 @@ Parameters: TypeAlias = dict[str, Any]
 """The parameters of a model: arrays by module and name."""
 
 Initializer: TypeAlias = Callable[..., Array]
-"""A function of a key and a shape that makes the initial values of a parameter."""
+"""A function that maps a random key and a shape to the initial values of a parameter."""
 
 _declares: ContextVar[bool] = ContextVar("declares", default=False)
 
 
 def declaring() -> AbstractContextManager[None]:
-    """Put the parameters made within the context into boxes."""
+    """Wrap the parameters that modules create within the context in boxes."""
     return with_value(_declares, True)
 
 
@@ -40,10 +40,10 @@ class MatrixBox(nn.LogicallyPartitioned):
     """A box that declares a parameter to be a matrix.
 
     Attributes:
-      summed_axis: the axis that matmuls sum over, counted from the end: layers may be stacked on
-        axes before it.
-      grows: whether both sizes grow with the width of the network, as for matrices of layers, but
-        not of embeddings. Learning rates depend on it (`training.recipe`).
+      summed_axis: the axis that matmuls sum over, counted from the end, because a stack of layers
+        adds a leading axis.
+      grows: whether both sizes grow with the width of the network: true of layers, false of
+        embeddings. Learning rates depend on `grows` (`training.recipe`).
     """
 
     summed_axis: int = struct.field(default=-2, pytree_node=False)
@@ -51,7 +51,7 @@ class MatrixBox(nn.LogicallyPartitioned):
 
 
 class SummandBox(nn.LogicallyPartitioned):
-    """A box that declares a parameter to be a bias, added to matmuls in their dtype."""
+    """A box that declares a parameter to be a bias, which is added in the dtype of the matmul."""
 
 
 def parameter(
@@ -62,15 +62,15 @@ def parameter(
     axes: tuple[str | None, ...],
     box: Callable[..., nn.LogicallyPartitioned] = nn.LogicallyPartitioned,
 ) -> Array:
-    """Return a parameter of a module, out of its box.
+    """Create or read a parameter of a module, and return its array without the box.
 
     Args:
       module: the module, in its `setup` or its compact call.
       name: the name of the parameter.
-      init: its initialiser.
+      init: its initializer.
       shape: its shape.
       axes: its logical axes; see `parallel.axes`.
-      box: the class of the box, or a function of the value and the axes that makes one.
+      box: the class of the box, or a function that makes a box from a value and axes.
     """
 
     def declared(key: Array, shape: tuple[int, ...]) -> Any:
@@ -92,7 +92,7 @@ def matrix(
     summed_axis: int = -2,
     grows: bool = True,
 ) -> Matrix:
-    """Return a matrix of a module in the dtype of its matmuls, in its stored form.
+    """Create or read a matrix of a module, and return it in the dtype of its matmuls.
 
     Args:
       module: the module, in its `setup` or its compact call.
@@ -100,22 +100,25 @@ def matrix(
       shape: shape `[m, n]` of the matrix.
       axes: logical axes of the matrix; see `parallel.axes`.
       dtype: dtype of the matmuls; None keeps the stored dtype.
-      init: the initialiser; None is that of Glorot and Bengio 2010, uniform, by both sizes.
-      gain: factor on the initial values of that one; DeepNorm makes some matrices smaller.
+      init: the initializer; None means Glorot uniform (Glorot and Bengio 2010).
+      gain: factor on the initial values of Glorot uniform; DeepNorm makes some matrices smaller.
       summed_axis: the axis that matmuls sum over; see `MatrixBox`.
       grows: whether both sizes grow with the width of the network; see `MatrixBox`.
     """
-    held: Any = module.get_variable("params", name)
-    if not isinstance(held, Transposed | Int8Matrix):
+    stored: Any = module.get_variable("params", name)
+    # Decoding stores other forms of a matrix. `Module.param` would compare their shapes with the
+    # initializer's, so these forms bypass it.
+    if not isinstance(stored, Transposed | Int8Matrix):
         if init is None:
+            # The gain is squared because the initializer takes the variance, not the deviation.
             init = nn.initializers.variance_scaling(gain**2, "fan_avg", "uniform")
         box = partial(MatrixBox, summed_axis=summed_axis, grows=grows)
-        held = parameter(module, name, init, shape, axes, box)
-    return held if dtype is None else held.astype(dtype)
+        stored = parameter(module, name, init, shape, axes, box)
+    return stored if dtype is None else stored.astype(dtype)
 
 
 def bias(module: nn.Module, name: str, axis: str, width: int, dtype: DTypeLike) -> Array:
-    """Return a bias of a module, in the dtype of its matmuls.
+    """Create or read a bias of a module, and return it in the dtype of its matmuls.
 
     Args:
       module: the module, in its `setup` or its compact call.
@@ -128,19 +131,20 @@ def bias(module: nn.Module, name: str, axis: str, width: int, dtype: DTypeLike) 
     return parameter(module, name, init, (width,), (axis,), SummandBox).astype(dtype)
 
 
-def learned(
+def function_parameters(
     module: nn.Module, entry: Entry, width: int, heads: int | None = None
 ) -> dict[str, Array]:
-    """Make the learned parameters of a named function, as parameters of a module.
+    """Create the learned parameters of a function that the config names.
 
     Args:
       module: the module, in its `setup` or its compact call.
-      entry: the function, in the tables of `config.tables`.
+      entry: the table row of the function; see `config.tables`.
       width: width of the vectors that the function takes.
-      heads: the number of heads, each of which learns these parameters; None is no heads.
+      heads: number of heads, each with separate parameters; None means parameters without heads.
     """
     parameters = {}
     for name, (init, shape) in _declarations(entry, width).items():
+        # The parameters of heads follow the split of the heads; no other axis is split then.
         axes = tuple("vector" if size == width and heads is None else None for size in shape)
         if heads is not None:
             shape, axes = (heads, *shape), ("heads", *axes)
@@ -154,10 +158,10 @@ def _declarations(entry: Entry, width: int) -> dict[str, tuple[Initializer, tupl
 
 
 def initializer(declared: Parameter) -> Initializer:
-    """Return the initialiser of a learned parameter of a named function.
+    """Return the initializer of a learned parameter of a function that the config names.
 
     Args:
-      declared: the shape of the parameter, and mean and deviation of its initial values.
+      declared: the shape of the parameter, and the mean and deviation of its initial values.
     """
     if not declared.deviation:
         return nn.initializers.constant(declared.mean)
@@ -168,7 +172,7 @@ def initializer(declared: Parameter) -> Initializer:
 
 
 def is_stacked(declared: object) -> TypeGuard[nn.LogicallyPartitioned]:
-    """Return whether a parameter belongs to all layers of a stack: its first axis is the layer.
+    """Return whether the first axis of a parameter is the layer of a stack.
 
     Args:
       declared: the parameter in its box, from `init_parameters`.
@@ -191,12 +195,13 @@ def is_matrix_of_layers(declared: object) -> bool:
 
 
 def of_each(function: Callable[..., Any], declared: Parameters, *others: Parameters) -> Parameters:
-    """Map a function of a declared parameter, such as `is_matrix`, over a tree.
+    """Map a function such as `is_matrix` over a tree of parameters in boxes.
 
     Args:
-      function: it also takes a leaf of each of `others`.
-      declared: the parameters, from `init_parameters`.
+      function: a function of a box and of the leaf of each tree in `others`.
+      declared: the parameters in boxes, from `init_parameters`.
     """
+    # A box is a pytree node itself, so `is_leaf` keeps JAX from descending into it.
     return jax.tree.map(
         function, declared, *others, is_leaf=lambda x: isinstance(x, meta.AxisMetadata)
     )
@@ -216,23 +221,23 @@ def quantized(params: Parameters, declared: Parameters) -> Parameters:
 def rounded(
     params: Parameters, declared: Parameters, dtype: DTypeLike, *, summands: bool
 ) -> Parameters:
-    """Convert every matrix to the dtype of its matmuls, once for all steps.
+    """Convert every matrix to the dtype of its matmuls once, so that no step converts it.
 
     Args:
       params: the training parameters, or a part of them.
       declared: the same tree from `init_parameters`; see `quantized`.
-      summands: whether to convert biases of matmuls too. XLA for GPUs adds a bias within the
-        matmul, unless it has to convert the bias.
+      summands: whether to convert biases of matmuls too. XLA for GPUs fuses a bias into the
+        matmul only if the bias needs no conversion.
     """
     kinds = (MatrixBox, SummandBox) if summands else MatrixBox
     return _with_boxes(kinds, lambda _, x: x.astype(dtype), params, declared)
 
 
 def transposed(params: Parameters, declared: Parameters) -> Parameters:
-    """Transpose every matrix in memory: one row for every output.
+    """Transpose every matrix in memory, so that each output has one contiguous matrix row.
 
-    On CPUs, a product of such a matrix with a single vector takes 0.85 of the time, and one with
-    several vectors as long as before.
+    On CPUs, a matmul with one vector then takes 0.85 of the time; with several vectors the time is
+    unchanged.
 
     Args:
       declared: the parameters of a stack of such layers from `init_parameters`; see `quantized`.

@@ -23,8 +23,8 @@ from t2t_jax.modules.cache import (
     Remembered,
     RememberedKeysValues,
     TransformerCache,
-    joined_layers,
-    layers_of,
+    join_layer_caches,
+    layer_caches,
 )
 from t2t_jax.modules.layers import Layer
 from t2t_jax.modules.parameters import Parameters
@@ -116,13 +116,13 @@ class LayerStack(nn.Module):
     ) -> tuple[Float[Array, "b k d_model"], TransformerCache]:
         """Compute all layers at one position; `Layer.step` explains the arguments."""
         kept = []
-        caches = layers_of(cache, self.stack.self_attention.d_k)
+        caches = layer_caches(cache, self.stack.self_attention.d_k)
         layers = zip(self.layers, caches, sources, strict=True)
         for index, (layer, old, source) in enumerate(layers):
             x, new = layer.step(x, old, source, write_at, replace(context, layer=index))
             kept.append(new)
         x = self.norm(x) if self.config.norm_order == "pre" else x
-        return x, joined_layers(cache, kept, write_at)
+        return x, join_layer_caches(cache, kept, write_at)
 
 
 def unstacked(params: Parameters, stack: model.Stack) -> dict[str, Parameters]:
