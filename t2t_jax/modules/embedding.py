@@ -1,7 +1,7 @@
 """Embeddings with the output projection (section 3.4), and positions (section 3.5).
 
-Read `modules.stack` before this file: its input is made here. `functional.position` has the schemes
-of positions. `modules.transformer` comes next.
+Read `modules.stack` before this file, which computes the input of a stack. `functional.position`
+implements the position encodings. The next file is `modules.transformer`.
 """
 
 from functools import cache, partial
@@ -25,13 +25,13 @@ _loaded = cache(load_named)
 class TokenEmbedding(nn.Module):
     """A `[vocab_size, d_model]` matrix, used as embedding and, when shared, as projection.
 
-    Rows start as N(0, 1 / d_model), so that an embedding times sqrt(d_model) has unit variance and
-    a logit of a unit-variance output has unit variance too. If `model.parametrisation` is not
-    standard, `model.base_width` replaces d_model.
+    Initial values are N(0, 1 / d_model): an embedding times sqrt(d_model) has unit variance, and so
+    has the logit of a unit-variance output. If `model.parametrisation` is not standard,
+    `model.base_width` replaces d_model.
 
     Attributes:
       config: sizes and options of the network.
-      vocab_size: entries of the vocabulary.
+      vocab_size: size of the vocabulary.
     """
 
     config: ModelConfig
@@ -41,24 +41,27 @@ class TokenEmbedding(nn.Module):
         """Create the matrix."""
         shape = self.vocab_size, self.config.d_model
         init = nn.initializers.normal(stddev=self.config.scaling_width**-0.5)
-        make: Any = partial(matrix, init=init, summed_axis=-1)  # as the output projection sums
+        # The output projection sums over d_model, the last axis, so int8 scales are per token.
+        make: Any = partial(matrix, init=init, summed_axis=-1)
         self.embedding = make(self, "embedding", shape, ("vocab", "embed"), None, grows=False)
 
     def __call__(self, tokens: Int[Array, "b t"]) -> Float[Array, "b t d_model"]:
         """Return the embeddings of `tokens`, times sqrt(d_model) (section 3.4) if configured."""
         table = self.matrix()
         if isinstance(table, Int8Matrix):
+            # Take the rows first, so that only the embeddings of `tokens` are dequantized.
             rows, scales = (jnp.take(x, tokens, axis=0) for x in table)
-            embeddings = rows * scales
+            embeddings = rows * scales  # [b, t, d_model]
         else:
             embeddings = jnp.take(table, tokens, axis=0)
+        # Scale in float32: bfloat16 would round sqrt(d_model) itself.
         embeddings = embeddings.astype(jnp.float32)
         if self.config.embedding_scale != 1:
             embeddings *= self.config.embedding_scale
         return embeddings.astype(self.config.dtype)
 
     def matrix(self) -> Float[Array, "vocab d_model"] | Int8Matrix:
-        """Return the matrix, not split over devices along `d_model`, as both of its uses need."""
+        """Return the matrix, which devices never split along `d_model`, for both of its uses."""
         table = self.embedding
         if isinstance(table, Int8Matrix):
             return Int8Matrix(*(constrain(x, "vocab", "channels") for x in table))
@@ -68,26 +71,27 @@ class TokenEmbedding(nn.Module):
 class PositionEncoding(nn.Module):
     """The position encoding of a stack of layers, which `config` chooses from `POSITIONS`.
 
-    Sinusoids and a learned table are added to the embeddings. Rotary positions, and a bias that
-    depends on distance, affect only self-attention: the layers read them from their `Context`.
+    The module adds sinusoids or a learned table to the embeddings. Rotary positions and a bias by
+    distance act only on self-attention, which reads them from its `Context`.
 
     Attributes:
       config: sizes and options of the network.
-      causal: whether the positions of the stack attend to no later ones.
+      causal: whether the self-attention of the stack is causal.
     """
 
     config: ModelConfig
     causal: bool
 
     def setup(self) -> None:
-        """Create the learned parameters, the rotary frequencies and the bias, if there are any."""
+        """Create the learned parameters, rotary frequencies and bias, as configured."""
         config, facts = self.config, self.config.positions
+        # A table is [positions, d_model]; the parameters of a bias end in heads.
         last = "embed" if facts.bias is None else "heads"
-        learned = {}
+        params = {}
         for name, declared in facts.parameters(config).items():
             axes = *("positions" for _ in declared.shape[1:]), last
-            learned[name] = parameter(self, name, initializer(declared), declared.shape, axes)
-        self.table = learned["embedding"] if facts.has_table else None
+            params[name] = parameter(self, name, initializer(declared), declared.shape, axes)
+        self.table = params["embedding"] if facts.has_table else None
         self.rotary = self.bias = None
         if facts.turns:
             scaling = load_named(ROTARY_SCALINGS[config.rotary_scaling])
@@ -97,19 +101,20 @@ class PositionEncoding(nn.Module):
         if facts.bias is not None:
             bias = load_named(facts.bias)
             heads, causal = config.num_heads, self.causal
-            self.bias = partial(bias, num_heads=heads, causal=causal, **learned)
+            self.bias = partial(bias, num_heads=heads, causal=causal, **params)
 
     def __call__(
         self, x: Float[Array, "b t d_model"], positions: Int[Array, "b t"], length: int
     ) -> Float[Array, "b t d_model"]:
         """Add to `x` the encoding of `positions`, all of which are below `length`.
 
-        Only padding lies beyond a learned table (`ModelConfig.longest_sentence` is its limit), and
-        gets the table's last row.
+        A position past the end of a learned table gets the last row of the table. Only padding has
+        such positions, because `ModelConfig.longest_sentence` limits the tokens.
         """
         config, table = self.config, self.table
         if config.positions.sinusoids is not None:
             sinusoids, first = _loaded(config.positions.sinusoids), config.first_position
+            # [length, d_model]. The first position is not 0 in M2M100, for example.
             table = sinusoids(first + length, config.d_model)[first:]
         if table is None:
             return x

@@ -1,7 +1,7 @@
 """A layer: attention and the feed-forward network, with residual connections (section 3.1).
 
-Read `modules.attention` and `modules.feed_forward` before this file: they are the sub-layers.
-`modules.stack` comes next: it repeats the layer.
+Read `modules.attention` and `modules.feed_forward`, the sub-layers, before this file. The next
+file is `modules.stack`, which repeats the layer.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ from t2t_jax.modules.feed_forward import FeedForward
 from t2t_jax.parallel.axes import constrain
 
 Sublayer: TypeAlias = Callable[[Float[Array, "b t d_model"]], Float[Array, "b t d_model"]]
-"""The function that a residual connection goes around."""
+"""A sub-layer as a function of its input, which a residual connection wraps."""
 
 
 class Dropout(nn.Module):
@@ -39,20 +39,20 @@ class Dropout(nn.Module):
     def __call__(
         self, x: Float[Array, "b t d_model"], context: Context = DEFAULT_CONTEXT
     ) -> Float[Array, "b t d_model"]:
-        """Set elements of `x` to zero, and scale up the others, unless dropout is off."""
+        """Set random elements of `x` to zero and scale up the others, unless dropout is off."""
         return context.kernels.dropout(x, self.rate, context.dropout_key(self))
 
 
 class Residual(nn.Module):
     """A residual connection, LayerNorm(x + Dropout(Sublayer(x))) (sections 3.1 and 5.4).
 
-    With `norm_order="pre"` it is x + Dropout(Sublayer(LayerNorm(x))) / depth instead, and with
-    "deep" LayerNorm(alpha x + Dropout(Sublayer(x))), as in DeepNorm (Wang et al. 2022).
+    With `norm_order="pre"`: x + Dropout(Sublayer(LayerNorm(x))) / depth.
+    With "deep" (DeepNorm, Wang et al. 2022): LayerNorm(alpha x + Dropout(Sublayer(x))).
 
     Attributes:
       config: sizes and options of the network.
       scale: alpha; 1 unless `norm_order` is "deep".
-      depth: the multiple of the depth of the stack; 1 unless `parametrisation` is "complete".
+      depth: depth of the stack / base depth; 1 unless `parametrisation` is "complete".
     """
 
     config: ModelConfig
@@ -63,11 +63,13 @@ class Residual(nn.Module):
     def __call__(
         self, x: Float[Array, "b t d_model"], sublayer: Sublayer, context: Context
     ) -> Float[Array, "b t d_model"]:
-        """Wrap `sublayer` in dropout, residual connection and norm."""
+        """Apply `sublayer`, dropout, the residual connection and the norm."""
         norm = Norm(self.config.normalization, name="norm")
         drop = Dropout(self.config.dropout_rate)
         if self.config.norm_order == "pre":
+            # No norm lies on the residual path x, so gradients reach every layer unscaled.
             branch = drop(sublayer(norm(x, context)), context)
+            # Skip a division by 1, so that the default program stays the same.
             y = x + (branch if self.depth == 1 else branch / self.depth)
         else:
             scaled = x if self.scale == 1 else self.scale * x
@@ -78,13 +80,12 @@ class Residual(nn.Module):
 class Layer(nn.Module):
     """A layer: self-attention, cross-attention if the stack has it, and a feed-forward network.
 
-    A residual connection goes around each of them. The matrices of the feed-forward network, and
-    those for values and output of attention, start smaller by the stack's `initial_gain` (DeepNorm,
-    Wang et al. 2022, figure 2).
+    A residual connection wraps each sub-layer. The stack's `initial_gain` scales the initial W^V,
+    W^O and feed-forward matrices (DeepNorm, Wang et al. 2022, figure 2).
 
     Attributes:
       config: sizes and options of the network.
-      stack: the attentions of the layer, and the constants of its residual connections.
+      stack: the attention configs of the layer, and the constants of its residual connections.
     """
 
     config: ModelConfig
@@ -108,12 +109,12 @@ class Layer(nn.Module):
         """Compute the layer at all positions at once.
 
         Args:
-          x: the positions.
-          context: without a mask, positions attend as far as the stack and `attention_window`
-            allow.
+          x: the output of the previous layer.
+          context: if it has no mask, the stack and `attention_window` determine the mask.
         """
         window, is_causal = self.config.attention_window, self.stack.is_causal
         if context.mask is None and (is_causal or window is not None):
+            # One segment id for all tokens: each batch row is one sentence without padding.
             segments = jnp.ones(x.shape[:2], jnp.int32)
             mask = attention_mask(segments, segments, causal=is_causal, window=window)
             context = replace(context, mask=mask)
@@ -131,27 +132,28 @@ class Layer(nn.Module):
     def prefill(
         self, x: Float[Array, "b s d_model"], context: Context
     ) -> tuple[Float[Array, "b s d_model"], RememberedKeysValues]:
-        """Compute the keys and values that the layer keeps of sources, in decoding.
+        """Compute the keys and values of the sources, which decoding computes only once.
 
         Args:
-          x: the encoder's output, to which the layer's cross-attention attends. A layer without
-            cross-attention reads the sources itself, and the generated tokens attend to them.
+          x: the encoder's output, if the layer has cross-attention. Otherwise the sources, at the
+            input of the layer.
           context: context of the stack.
 
         Returns:
-          The input of the next layer, which is `x` itself or the layer's output, and the keys and
-          values.
+          The input of the next layer (`x`, or the layer's output without cross-attention), and the
+          keys and values.
         """
         if self.stack.cross_attention is not None:
             return x, self.cross_attention.prefill_encoded(x, context)
-        kept: list[RememberedKeysValues] = []
+        # `attend` has the type of a sub-layer, so it returns the keys and values by this list.
+        caches: list[RememberedKeysValues] = []
 
         def attend(y: Float[Array, "b s d_model"]) -> Float[Array, "b s d_model"]:
             y, keys_values = self.self_attention.prefill(y, context)
-            kept.append(keys_values)
+            caches.append(keys_values)
             return y
 
-        return self._sublayers(x, attend, None, context), kept[0]
+        return self._sublayers(x, attend, None, context), caches[0]
 
     def step(
         self,
@@ -164,12 +166,12 @@ class Layer(nn.Module):
         """Compute the layer at one position of `k` hypotheses per sentence.
 
         Args:
-          x: the positions.
+          x: the output of the previous layer.
           cache: keys and values of earlier positions.
-          source: keys and values of the sources, one copy per sentence: cross-attention attends to
-            them or, in a layer that has none, self-attention does.
-          write_at: slot of the first of the `k` new entries.
-          context: context of the stack; its mask says to which slots each hypothesis attends.
+          source: keys and values of the sources, one copy per sentence, for cross-attention or, in
+            a layer without cross-attention, for self-attention.
+          write_at: first slot of the `k` new entries.
+          context: context of the stack; its mask selects the slots that each hypothesis attends to.
 
         Returns:
           The layer's output, and its cache with the new entries; see `MultiHeadAttention.step`.
@@ -196,7 +198,7 @@ class Layer(nn.Module):
         cross_attend: Sublayer | None,
         context: Context,
     ) -> Float[Array, "b t d_model"]:
-        """Compute the sub-layers in their order, in training and in decoding."""
+        """Compute the sub-layers in the order of figure 1, for training and for decoding."""
         x = self.self_attention_residual(x, self_attend, context)
         if cross_attend is not None:
             x = self.cross_attention_residual(x, cross_attend, context)

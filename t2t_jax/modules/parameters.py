@@ -62,7 +62,7 @@ def parameter(
     axes: tuple[str | None, ...],
     box: Callable[..., nn.LogicallyPartitioned] = nn.LogicallyPartitioned,
 ) -> Array:
-    """Create or read a parameter of a module, and return its array without the box.
+    """Create or read a parameter of a module, without its box.
 
     Args:
       module: the module, in its `setup` or its compact call.
@@ -70,7 +70,7 @@ def parameter(
       init: its initializer.
       shape: its shape.
       axes: its logical axes; see `parallel.axes`.
-      box: the class of the box, or a function that makes a box from a value and axes.
+      box: a function that makes the box from a value and axes, such as its class.
     """
 
     def declared(key: Array, shape: tuple[int, ...]) -> Any:
@@ -92,7 +92,7 @@ def matrix(
     summed_axis: int = -2,
     grows: bool = True,
 ) -> Matrix:
-    """Create or read a matrix of a module, and return it in the dtype of its matmuls.
+    """Create or read a matrix of a module, in the dtype of its matmuls.
 
     Args:
       module: the module, in its `setup` or its compact call.
@@ -118,7 +118,7 @@ def matrix(
 
 
 def bias(module: nn.Module, name: str, axis: str, width: int, dtype: DTypeLike) -> Array:
-    """Create or read a bias of a module, and return it in the dtype of its matmuls.
+    """Create or read a bias of a module, in the dtype of its matmuls.
 
     Args:
       module: the module, in its `setup` or its compact call.
@@ -140,7 +140,7 @@ def function_parameters(
       module: the module, in its `setup` or its compact call.
       entry: the table row of the function; see `config.tables`.
       width: width of the vectors that the function takes.
-      heads: number of heads, each with separate parameters; None means parameters without heads.
+      heads: number of heads with separate parameters; None means no heads.
     """
     parameters = {}
     for name, (init, shape) in _declarations(entry, width).items():
@@ -198,8 +198,8 @@ def of_each(function: Callable[..., Any], declared: Parameters, *others: Paramet
     """Map a function such as `is_matrix` over a tree of parameters in boxes.
 
     Args:
-      function: a function of a box and of the leaf of each tree in `others`.
-      declared: the parameters in boxes, from `init_parameters`.
+      function: takes a box, and a leaf of each of `others`.
+      declared: the boxes, from `init_parameters`.
     """
     # A box is a pytree node itself, so `is_leaf` keeps JAX from descending into it.
     return jax.tree.map(
@@ -221,7 +221,7 @@ def quantized(params: Parameters, declared: Parameters) -> Parameters:
 def rounded(
     params: Parameters, declared: Parameters, dtype: DTypeLike, *, summands: bool
 ) -> Parameters:
-    """Convert every matrix to the dtype of its matmuls once, so that no step converts it.
+    """Convert every matrix to the dtype of its matmuls, once for all steps.
 
     Args:
       params: the training parameters, or a part of them.
@@ -236,8 +236,7 @@ def rounded(
 def transposed(params: Parameters, declared: Parameters) -> Parameters:
     """Transpose every matrix in memory, so that each output has one contiguous matrix row.
 
-    On CPUs, a matmul with one vector then takes 0.85 of the time; with several vectors the time is
-    unchanged.
+    On CPUs, a matmul with one vector then takes 0.85 of the time, and one with several as long.
 
     Args:
       declared: the parameters of a stack of such layers from `init_parameters`; see `quantized`.

@@ -1,11 +1,11 @@
 """The stack of equal layers of every network (section 3.1).
 
-Read `modules.layers` before this file. `modules.embedding` comes next: a network embeds tokens,
-passes them through stacks, and projects the output to logits.
+Read `modules.layers` before this file. The next file is `modules.embedding`, which computes the
+input of a stack.
 
-In training, the layers of a stack are compiled as one scan: a parameter of all layers is one array
-with the layer as leading axis (`encoder/layers/self_attention/query/kernel`: `[layers, d_model, h *
-d_k]`). In decoding, layers have separate arrays.
+Training compiles all layers of a stack as one scan. One array holds a parameter of all layers, with
+the layer as leading axis: `encoder/layers/self_attention/query/kernel` is `[layers, d_model,
+h * d_k]`. Decoding uses separate arrays for each layer.
 """
 
 from dataclasses import replace
@@ -36,10 +36,10 @@ class LayerStack(nn.Module):
 
     Attributes:
       config: sizes and options of the network.
-      stack: the depth and the attentions of this stack.
+      stack: the depth and the attention configs of this stack.
       remat: the part of a layer that the backward pass recomputes instead of keeping it in memory.
-      is_cached: whether the stack decodes, by `prefill` and `step`: its layers have separate
-        arrays, from `unstacked`.
+      is_cached: whether the stack is for decoding, by `prefill` and `step`, with the separate
+        arrays of each layer from `unstacked`.
     """
 
     config: ModelConfig
@@ -48,12 +48,13 @@ class LayerStack(nn.Module):
     is_cached: bool = False
 
     def setup(self) -> None:
-        """Create the layers, and the norm at their end if they are pre-norm."""
-        # Training scans one layer over stacked parameters; decoding has a module for each layer.
+        """Create the layers and, for pre-norm layers, the final norm."""
+        # Training scans one module over stacked parameters. Decoding has one module per layer.
         depth = self.stack.num_layers if self.is_cached else 1
         layers = [Layer(self.config, self.stack) for _ in range(depth)]
         self.layers: Any = layers if self.is_cached else layers[0]
         if self.config.norm_order == "pre":
+            # The last pre-norm layer ends in a sum, which nothing has normalized.
             self.norm = Norm(self.config.normalization)
 
     def __call__(
@@ -61,7 +62,8 @@ class LayerStack(nn.Module):
     ) -> Float[Array, "b t d_model"]:
         """Pass embedded tokens through all layers."""
         depth, is_training = self.stack.num_layers, not context.deterministic
-        # Only a derivative reads what a loop stacked, so unrolling pays only in training.
+        # A loop stacks the activations that the backward pass reads. Unrolling avoids these copies,
+        # so it pays only in training.
         unrolls = is_training and context.kernels.unrolls(x)
 
         def one_layer(layer: nn.Module, x: Array, index: Int[Array, ""]) -> tuple[Array, None]:
@@ -69,18 +71,20 @@ class LayerStack(nn.Module):
 
         if self.remat != "none":
             products = jax.checkpoint_policies.save_only_these_names(PRODUCT)
-            # The compiler undoes rematerialisation by common subexpressions, except within a loop.
+            # XLA's common-subexpression elimination (CSE) would undo rematerialization, except in a
+            # loop, where preventing CSE only costs time.
             is_loop = depth > 1 and not unrolls
             one_layer = nn.remat(
                 one_layer,
                 prevent_cse=not is_loop,
                 policy=products if self.remat == "dots" else None,
             )
-        # The check traces the layer a second time, which changes the random numbers that it draws.
-        # It stays wherever there are any, so that runs keep their numbers.
+        # The check of `nn.scan` traces the layer a second time, which changes the random numbers of
+        # the layer. Where a layer draws any, the check stays on, so that runs keep their results.
         draws = (self.is_initializing() and uses_values()) or is_training
         scan = nn.scan(
             one_layer,
+            # Stack parameters, intermediates and attention weights along a new first axis.
             variable_axes={"params": 0, "intermediates": 0, WEIGHTS: 0},
             split_rngs={"params": True, "dropout": True},
             length=depth,
@@ -94,17 +98,17 @@ class LayerStack(nn.Module):
     def prefill(
         self, x: Float[Array, "b s d_model"], context: Context
     ) -> tuple[RememberedKeysValues, ...]:
-        """Compute the keys and values that each layer keeps of sources.
+        """Compute the keys and values of the sources in each layer.
 
         Args:
-          x: the encoder's output; of a stack without cross-attention, the embedded sources.
+          x: the encoder's output or, without cross-attention, the embedded sources.
           context: context of the stack.
         """
-        kept = []
+        keys_values_by_layer = []
         for index, layer in enumerate(self.layers):
             x, keys_values = layer.prefill(x, replace(context, layer=index))
-            kept.append(keys_values)
-        return tuple(kept)
+            keys_values_by_layer.append(keys_values)
+        return tuple(keys_values_by_layer)
 
     def step(
         self,
@@ -114,30 +118,30 @@ class LayerStack(nn.Module):
         write_at: int | Array,
         context: Context,
     ) -> tuple[Float[Array, "b k d_model"], TransformerCache]:
-        """Compute all layers at one position; `Layer.step` explains the arguments."""
-        kept = []
+        """Compute all layers at one position of each hypothesis; see `Layer.step`."""
+        new_caches = []
         caches = layer_caches(cache, self.stack.self_attention.d_k)
         layers = zip(self.layers, caches, sources, strict=True)
         for index, (layer, old, source) in enumerate(layers):
             x, new = layer.step(x, old, source, write_at, replace(context, layer=index))
-            kept.append(new)
+            new_caches.append(new)
         x = self.norm(x) if self.config.norm_order == "pre" else x
-        return x, join_layer_caches(cache, kept, write_at)
+        return x, join_layer_caches(cache, new_caches, write_at)
 
 
 def unstacked(params: Parameters, stack: model.Stack) -> dict[str, Parameters]:
-    """Return the parameters of each layer of a stack, under its name in decoding.
+    """Split the parameters of a stack by layer, with the keys `layers_0`, `layers_1` and so on.
 
-    An unrolled decoding loop copies no cache, but it would slice the layers out of the stacked
-    arrays for every token: for one sentence, that takes as long as the token.
+    Decoding would otherwise slice each layer out of the stacked arrays for every token. For one
+    sentence, slicing takes as long as the computation of the token.
 
     Args:
       params: the parameters of all layers, from a `LayerStack`.
-      stack: the depth and the attentions of the stack.
+      stack: the depth and the attention configs of the stack.
     """
     layers: dict[str, Parameters] = {}
-    for number in range(stack.num_layers):
-        layer: Parameters = jax.tree.map(lambda p, number=number: p[number], params)
+    for index in range(stack.num_layers):
+        layer: Parameters = jax.tree.map(lambda p, index=index: p[index], params)
         layer["self_attention"] = join_projections(layer["self_attention"], stack.self_attention)
-        layers[f"layers_{number}"] = layer
+        layers[f"layers_{index}"] = layer
     return layers
