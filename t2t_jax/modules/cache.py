@@ -1,4 +1,4 @@
-"""The keys and values of outputs and sources during decoding, in layouts that suit devices.
+"""The cached keys and values of outputs and sources in decoding, in a layout for each device.
 
 =========  ==========================================  ==========================================
 turned     `[b, groups, d_k, slots]` and               fast matmuls on CPUs, and works on any
@@ -22,17 +22,17 @@ from t2t_jax.functional.attention import ScaledProducts
 from t2t_jax.kernels import cached_attention
 from t2t_jax.kernels.reference import CacheLayout, Score
 
-# Keys and values of the positions attended to. "_" binds no name, as their number differs from use
-# to use.
+# Keys and values of the positions attended to. "_" binds no name, because the number of positions
+# differs between uses.
 KeysValues = tuple[Float[Array, "b _ groups d_k"], Float[Array, "b _ groups d_v"]]
-# The same in the turned layout, the order in which `cached_attention` takes them.
+# Keys and values in the turned layout, which `cached_attention` takes.
 CachedKeysValues = tuple[Float[Array, "b groups d_k _"], Float[Array, "b groups _ d_v"]]
 CACHED_AXES = 3, 2
 """The axes of the positions in `CachedKeysValues`."""
 
 
 class InOrder(NamedTuple):
-    """Keys and values of a layer in order."""
+    """Keys and values of one layer in the layout "in order"."""
 
     key: Float[Array, "b _ _ d_k"]
     """Keys of each position."""
@@ -41,11 +41,11 @@ class InOrder(NamedTuple):
 
 
 Stacked: TypeAlias = Float[Array, "b layers _ _ _"]
-"""Keys and values of each position side by side, of all layers: a step adds one position to all."""
+"""Concatenated keys and values of all layers: a step adds one position to all layers."""
 
 
 class OfStack(NamedTuple):
-    """Keys and values of one layer of a `Stacked` cache, or only of its new position."""
+    """Keys and values of one layer of a `Stacked` cache, or of its new position only."""
 
     key: Float[Array, "b _ _ d_k"]
     """Keys of each position."""
@@ -57,19 +57,19 @@ LayerCache: TypeAlias = CachedKeysValues | InOrder | OfStack
 """The keys and values of one layer."""
 TransformerCache: TypeAlias = tuple[CachedKeysValues | InOrder, ...] | Stacked
 """Self-attention keys and values of each decoder layer, for `room * k` slots."""
-# Keys and values of a source beside them, which may have other heads: "_" binds no name.
+# Keys and values of a source. "_" binds no name, because cross-attention may have other heads.
 RememberedKeysValues = tuple[Float[Array, "b _ d_k _"], Float[Array, "b _ _ d_v"]] | InOrder
 
 
 class Remembered(NamedTuple):
-    """Keys and values of the sources in a layer, and how a step attends to them."""
+    """Keys and values of the sources in a layer, with the mask and bias of a step."""
 
     keys_values: RememberedKeysValues
     """Keys and values, one copy for all hypotheses of a source."""
     mask: Bool[Array, "b 1 1 s"]
-    """True for the positions to which the step attends."""
+    """True for the source positions that the step attends to."""
     bias: Float32[Array, "b h 1 s"] | None = None
-    """Numbers that are added to the scores of each row; None means none."""
+    """Added to the scores of each batch row; None means no bias."""
 
 
 def empty_cache(
@@ -96,23 +96,23 @@ def empty_cache(
 
 
 def axes_of(layout: CacheLayout, depth: int) -> Any:
-    """Return a tree like a cache, with the index of the position axis instead of each array."""
-    each: dict[CacheLayout, Any] = {"turned": CACHED_AXES, "in_order": cast(Any, InOrder)(1, 1)}
-    return 3 if layout == "stacked" else (each[layout],) * depth
+    """Return a tree like a cache that has the index of its position axis in place of each array."""
+    axes: dict[CacheLayout, Any] = {"turned": CACHED_AXES, "in_order": cast(Any, InOrder)(1, 1)}
+    return 3 if layout == "stacked" else (axes[layout],) * depth
 
 
 def layer_caches(cache: TransformerCache, d_k: int) -> Sequence[LayerCache]:
     """Return the keys and values of each layer of a cache."""
     if isinstance(cache, tuple):
         return cache
-    numbers = range(cache.shape[1])
-    return [OfStack(cache[:, n, :, :, :d_k], cache[:, n, :, :, d_k:]) for n in numbers]
+    layers = range(cache.shape[1])
+    return [OfStack(cache[:, n, :, :, :d_k], cache[:, n, :, :, d_k:]) for n in layers]
 
 
 def join_layer_caches(
     cache: TransformerCache, layers: Sequence[LayerCache], write_at: int | Array
 ) -> TransformerCache:
-    """Return the cache after a step, joined from the results of its layers.
+    """Return the cache after a step, from the results of its layers.
 
     Args:
       layers: the cache or new entries that `update_cache_and_attend` returned for each layer.
@@ -120,6 +120,7 @@ def join_layer_caches(
     """
     if isinstance(cache, tuple):
         return cast(Any, tuple(layers))
+    # One write for all layers, [b, layers, groups, k, d_k + d_v], is one kernel on GPUs.
     entries = jnp.stack([jnp.concatenate(layer, axis=-1) for layer in layers], axis=1)
     return jax.lax.dynamic_update_slice_in_dim(cache, entries.astype(cache.dtype), write_at, axis=3)
 
@@ -134,42 +135,43 @@ def update_cache_and_attend(
     bias: Float32[Array, "h #k _"] | None,
     score: Score,
 ) -> tuple[Float[Array, "b k h d_v"], LayerCache]:
-    """Add new entries to a cache, one for each of `k` hypotheses, and attend to the cache.
+    """Add one entry per hypothesis to a cache, and compute attention to the cache.
 
     Args:
       write_at: slot of the first of the new entries.
       mask: True where a query may attend to a slot.
-      before: keys and values of the source that all hypotheses continue; None, except beside a
-        turned cache.
-      bias: numbers added to the scores; None, as for a cache in order, means none.
-      score: the score function; products for a cache in order.
+      before: keys and values of the source that all hypotheses continue; requires a turned cache.
+      bias: added to the scores; None means no bias. An `InOrder` cache requires None.
+      score: the score function; an `InOrder` cache requires `ScaledProducts`.
 
     Returns:
-      The weighted values, and the cache with the new entries; for an `OfStack`, these entries.
+      The weighted values, and the cache with the new entries; for an `OfStack`, only the entries.
     """
     assert before is None or not isinstance(cache, OfStack | InOrder)
     if isinstance(cache, OfStack):
-        own = OfStack(*(x.swapaxes(1, 2) for x in new))
+        # `join_layer_caches` writes the entries of all layers at once, after the last layer.
+        entries = OfStack(*(x.swapaxes(1, 2) for x in new))  # [b, groups, k, d]
         attended = cached_attention.attention_with_new(
-            query, cache, own, write_at, mask, bias=bias, score=score
+            query, cache, entries, write_at, mask, bias=bias, score=score
         )
-        return attended, own
+        return attended, entries
     if isinstance(cache, InOrder):
         assert bias is None
         assert isinstance(score, ScaledProducts)
-        kept = InOrder(*(_write(write_at, *x, axis=1) for x in zip(cache, new, strict=True)))
-        return cached_attention.fused_cached_attention(query, *kept, mask, score.scale), kept
+        updated = InOrder(*(_write(write_at, *x, axis=1) for x in zip(cache, new, strict=True)))
+        return cached_attention.fused_cached_attention(query, *updated, mask, score.scale), updated
     sides = zip(cache, turned(*new), CACHED_AXES, strict=True)
     key, value = (_write(write_at, *side) for side in sides)
-    now = cached_attention.Kept(key, value, mask, bias)
-    parts = [now] if before is None else [before, now]
+    outputs = cached_attention.Kept(key, value, mask, bias)
+    # One softmax over the source and the outputs, without a copy that concatenates the two.
+    parts = [outputs] if before is None else [before, outputs]
     return cached_attention.cached_attention(query, parts, score), (key, value)
 
 
 def turned(
     keys: Float[Array, "b k groups d_k"], values: Float[Array, "b k groups d_v"]
 ) -> CachedKeysValues:
-    """Return keys and values in the turned layout."""
+    """Transpose keys and values to the turned layout."""
     return keys.transpose(0, 2, 3, 1), values.transpose(0, 2, 1, 3)
 
 
@@ -178,8 +180,8 @@ def _write(
 ) -> Float[Array, "b _ _ _"]:
     new = new.astype(cache.dtype)
     if cache.shape[0] == new.shape[axis] == 1:
-        # If one hypothesis of one sentence is written in place, XLA on CPUs writes it twice, and
-        # copies the cache four times.
+        # For one hypothesis of one sentence, XLA on CPUs would write the entry twice and copy the
+        # cache four times. A `where` over the cache is faster.
         slots = jax.lax.broadcasted_iota(jnp.int32, cache.shape, axis)
         return jnp.where(slots == at, new, cache)
     return jax.lax.dynamic_update_slice_in_dim(cache, new, at, axis)

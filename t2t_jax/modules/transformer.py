@@ -1,8 +1,8 @@
 """The Transformer (section 3, figure 1), in training and in decoding.
 
-Read `modules.embedding` and `modules.stack` before this file. `TokenNetwork` is what all networks
-share: embeddings, logits and losses. `DecoderNetwork` adds the decoder's step. The other networks
-are in `modules.language_model` and in `extras.encoders`.
+Read `modules.embedding` and `modules.stack` before this file. All networks share `TokenNetwork`:
+embeddings, logits and losses. `DecoderNetwork` adds the decoding step. `modules.language_model` and
+`extras.encoders` define the other networks.
 """
 
 from abc import abstractmethod
@@ -32,23 +32,22 @@ from t2t_jax.modules.stack import LayerStack
 from t2t_jax.parallel.axes import constrain, on_mesh
 
 Side: TypeAlias = Literal["source", "target"]
-"""Whether tokens are those of sources or of targets."""
+"""Whether a stack reads source tokens or target tokens."""
 
 
 class TokenNetwork(nn.Module):
-    """A network that gives every target token a probability, a `Network` for training.
+    """A network that predicts the probability of every target token, a `Network` for training.
 
-    It has the stacks of its config, `encoder` or `decoder` or both, with embeddings before and the
-    output projection after them. A subclass defines in `decoded` what passes through the stacks.
+    The network has an `encoder`, a `decoder` or both, between the embeddings and the output
+    projection. A subclass implements `decoded`, the computation of the stacks.
 
     Attributes:
       config: sizes and options of the network.
-      vocab_size: entries of the vocabulary, for targets.
+      vocab_size: size of the target vocabulary.
       bos_id: id of the beginning-of-sentence token of targets.
       remat: the part of a layer that the backward pass recomputes instead of keeping it in memory.
       kernels: the functions that compute attention and matmuls on the devices.
-      mesh: the devices over which activations are split, in training, evaluation and search; None
-        leaves the split to the compiler.
+      mesh: the devices that activations are split over; None leaves the split to the compiler.
       is_cached: whether the decoder computes one position at a time, with the parameters from
         `CachedDecoding.prepare`.
     """
@@ -62,8 +61,9 @@ class TokenNetwork(nn.Module):
     is_cached: bool = False
 
     def setup(self) -> None:
-        """Create the stacks of layers, their embeddings and positions, and the output bias."""
+        """Create the embeddings, position encodings and stacks, and the output bias."""
         config = self.config
+        # Source, target and output may share one matrix (section 3.4): create each name once.
         for name in dict.fromkeys(config.embeddings.values()):
             entries = config.own_entries.get(name, self.vocab_size)
             setattr(self, name, TokenEmbedding(config, entries))
@@ -76,6 +76,7 @@ class TokenNetwork(nn.Module):
             setattr(self, f"{side}_position", PositionEncoding(config, stack.is_causal))
             if config.embedding_norm:
                 setattr(self, f"{side}_embedding_norm", Norm(config.normalization))
+            # Only the decoder is cached: the encoder always reads the whole source at once.
             is_cached = self.is_cached and stack.reads_target
             setattr(self, name, LayerStack(config, stack, self.remat, is_cached))
 
@@ -98,15 +99,15 @@ class TokenNetwork(nn.Module):
     def __call__(
         self, batch: Batch, *, deterministic: bool = True, first_row: Int[Array, ""] | int = 0
     ) -> Float[Array, "b t vocab"]:
-        """Compute the logits of every target token, given the source and earlier target tokens.
+        """Compute the logits of every target token from the source and the earlier target tokens.
 
         Args:
-          batch: sources and targets, arrays `[b, s]` and `[b, t]`. The model shifts the targets
-            right within each sentence.
-          deterministic: whether dropout is off; if not, pass `rngs={"dropout": key}`.
-          first_row: index of the first row in the global batch, on which dropout depends.
+          batch: sources `[b, s]` and targets `[b, t]`. The network shifts the targets right within
+            each sentence.
+          deterministic: whether dropout is off; if False, pass `rngs={"dropout": key}`.
+          first_row: index of the first batch row in the global batch, for dropout.
         """
-        x = self._decoded(batch, deterministic, first_row)
+        x = self._decoded(batch, deterministic, first_row)  # [b, t, d_model]
         return self.with_output_bias(self.kernels.logits(x, self.output_matrix()))
 
     def losses(
@@ -127,22 +128,24 @@ class TokenNetwork(nn.Module):
             epsilon=label_smoothing,
             is_training=not deterministic,
         )
+        # Chunks of positions bound the memory of the logits [b, t, vocab], the largest array.
         if num_chunks > 1:
             losses = in_chunks(losses, num_chunks)
         return losses(x, targets=batch.targets.tokens)
 
     @property
     def sources(self) -> SourceForm:
-        """Return the form of the sources that the network reads."""
+        """Return the source format of the network."""
         return TokenSources()
 
     def example(self) -> Batch:
-        """Return a batch in the network's form, for initialising its parameters."""
+        """Return a batch from which Flax initializes the parameters."""
         sentence = one_a_row(jnp.ones((1, 8), jnp.int32))
         return Batch(sentence, sentence)
 
     def previous_tokens(self, targets: Sequence) -> Int[Array, "b t"]:
         """Return the token before each target token in its sentence; before the first, `bos_id`."""
+        # `roll` moves tokens across sentences of a packed row; position 0 replaces these by bos_id.
         previous = jnp.roll(targets.tokens, 1, axis=1)
         return jnp.where(targets.positions == 0, self.bos_id, previous)
 
@@ -152,10 +155,10 @@ class TokenNetwork(nn.Module):
         """Make the context of a stack of layers.
 
         Args:
-          side: whether the stack reads tokens of sources or of targets.
-          positions: position of each token within its sentence, from 0.
-          mask: which positions may attend to which.
-          base: gives all else, such as whether dropout is off; None means that it is.
+          side: whether the stack reads source or target tokens.
+          positions: position of each token in its sentence, from 0.
+          mask: the mask of self-attention.
+          base: gives the other fields, such as `deterministic`; None means no dropout.
         """
         encoding = getattr(self, f"{side}_position")
         return replace(
@@ -170,21 +173,21 @@ class TokenNetwork(nn.Module):
     def with_positions(
         self, side: Side, x: Float[Array, "b t d_model"], context: Context
     ) -> Float[Array, "b t d_model"]:
-        """Add positions to embeddings (section 3.5), and normalise the sum if configured."""
+        """Add position encodings to embeddings (section 3.5); normalize the sum if configured."""
         x = getattr(self, f"{side}_position")(x, context.positions, context.length)
         if self.config.embedding_norm:
             x = getattr(self, f"{side}_embedding_norm")(x)
         return constrain(x, "batch", "length", "channels")
 
     def embed_targets(self, tokens: Int[Array, "b t"]) -> Float[Array, "b t d_model"]:
-        """Return the embeddings of tokens of targets (section 3.4), before positions are added."""
+        """Return the embeddings of target tokens (section 3.4), without position encodings."""
         return getattr(self, self.config.embeddings["target"])(tokens)
 
     def embed_inputs(self, inputs: PyTree) -> Float[Array, "b s d_model"]:
-        """Return the embeddings of sources, before positions are added.
+        """Return the embeddings of sources, without position encodings.
 
         Args:
-          inputs: sources `[b, s]`; a subclass may read another form than tokens.
+          inputs: sources `[b, s]`; a subclass may read another format than tokens.
         """
         name = self.config.embeddings["source"]
         size = self.config.own_entries.get(name, self.vocab_size)
@@ -192,10 +195,10 @@ class TokenNetwork(nn.Module):
         return getattr(self, name)(inputs.tokens)
 
     def encode(self, inputs: PyTree, base: Context | None = None) -> Float[Array, "b s d_model"]:
-        """Return the output of the encoder, which the network must have.
+        """Return the output of the encoder, for networks that have one.
 
         Args:
-          inputs: sources, a `Sequence` of arrays `[b, s]` or another form; see `Batch`.
+          inputs: sources, a `Sequence` of arrays `[b, s]` or another format; see `Batch`.
           base: see `context`.
         """
         segments, window = inputs.segments, self.config.attention_window
@@ -205,11 +208,11 @@ class TokenNetwork(nn.Module):
         return self.encoder(self.embedding_dropout(x, context), context)
 
     def output_matrix(self) -> Any:
-        """Return the matrix of the output projection, one row for every entry of the vocabulary."""
+        """Return the matrix `[vocab, d_model]` of the output projection."""
         return getattr(self, self.config.embeddings["output"]).matrix()
 
     def with_output_bias(self, logits: Float[Array, "b t vocab"]) -> Float[Array, "b t vocab"]:
-        """Return the logits plus the bias of the output, if the network has one."""
+        """Add the output bias to logits, if the network has one."""
         return logits + self.output_bias if self.config.output_bias else logits
 
     def _decoded(
@@ -223,26 +226,26 @@ class TokenNetwork(nn.Module):
             )
         check_ids("targets.tokens", batch.targets.tokens, self.vocab_size)
         base = Context(deterministic=deterministic, first_row=first_row, kernels=self.kernels)
-        # A logit sums d_model products. Training makes their signs agree, so that the sum grows
-        # with d_model; the division by the width undoes this (Yang et al. 2021, table 8).
+        # A logit sums d_model products, whose signs agree after training, so the logit grows with
+        # d_model. The division by the width multiple prevents this (Yang et al. 2021, table 8).
         return self.decoded(batch, base) / self.config.width_multiple
 
 
 class StepInput(NamedTuple):
-    """The input of a decoder's step, which each family builds from the hypotheses' last tokens."""
+    """The input of a decoding step, which each network builds from the hypotheses' last tokens."""
 
     tokens: Int[Array, "b k"]
-    """The tokens that the decoder reads: at position 0, the token that the output starts from."""
+    """The tokens that the decoder reads: at position 0, the first input token, such as bos."""
     positions: Int[Array, "b k"]
     """The positions of these tokens."""
     before: int
-    """The greatest number of positions before that of the first step."""
+    """The maximum number of positions before the position of the first step."""
     sources: Callable[[DistanceBias | None], tuple[Remembered, ...]]
-    """The function from a bias by distance to the sources' keys and values of each layer."""
+    """Maps a bias by distance to the sources' keys and values of each layer."""
 
 
 class DecoderNetwork(TokenNetwork):
-    """A network whose decoder computes all positions at once or, with a cache, one at a time."""
+    """A network whose decoder computes all positions at once, or one at a time with a cache."""
 
     @abstractmethod
     def memory(self, inputs: Sequence) -> Memory:
@@ -250,59 +253,63 @@ class DecoderNetwork(TokenNetwork):
 
     @abstractmethod
     def step_input(self, last: LastTokens, memory: Memory) -> StepInput:
-        """Return the input of the decoder in a step; see `DecodingModel.step`.
+        """Return the decoder's input in a step; see `DecodingModel.step`.
 
         Args:
-          last: the hypotheses' last tokens, and their position in each output.
-          memory: the memory of the sources, from `memory`.
+          last: the hypotheses' last tokens and positions.
+          memory: the result of `memory`.
         """
 
     def step(
         self, last: LastTokens, cache: TransformerCache, memory: Memory
     ) -> tuple[Float[Array, "b k vocab"], TransformerCache]:
         """See `DecodingModel.step`."""
-        now = self.step_input(last, memory)
-        context = self._step_context(now, last.clock, last.ancestry_mask)
-        sources = now.sources(context.bias)
-        x = self.with_positions("target", self.embed_targets(now.tokens), context)
-        beams, room = last.ancestry_mask.shape[1:3]
+        inputs = self.step_input(last, memory)
+        context = self._step_context(inputs, last.clock, last.ancestry_mask)
+        sources = inputs.sources(context.bias)
+        x = self.with_positions("target", self.embed_targets(inputs.tokens), context)
+        beams, room = last.ancestry_mask.shape[1:3]  # [b, beams, room, beams]
+        # The cache is a ring buffer: once it is full, a step overwrites the oldest position.
         write_at = last.clock % cache_places(self.config, room) * beams
         x, cache = self.decoder.step(x, cache, sources, write_at, context)
         x /= self.config.width_multiple  # as in `_decoded`
         return self.with_output_bias(self.kernels.next_logits(x, self.output_matrix())), cache
 
     def _step_context(
-        self, now: StepInput, clock: Int[Array, ""], ancestry_mask: Bool[Array, "b k t k"]
+        self, inputs: StepInput, clock: Int[Array, ""], ancestry_mask: Bool[Array, "b k t k"]
     ) -> Context:
-        """Return the context of a step, whose mask is over the slots of the cache."""
+        """Return the context of a step, with a mask over the cache slots."""
         batch, beams, room, _ = ancestry_mask.shape
         places = cache_places(self.config, room)
         apart = None
+        # Only a window or a bias depends on the age of a slot, so other models skip this.
         if self.target_position.bias is not None or places < room:
             steps_ago = (clock - jnp.arange(places)) % places
+            # The ancestry has `room` positions and the cache only `places`: match them by age.
             ancestry_mask = ancestry_mask[:, :, (clock - steps_ago) % room]
-            apart = jnp.repeat(steps_ago, beams)[None]
+            apart = jnp.repeat(steps_ago, beams)[None]  # [1, slots]
+        # [batch, heads, queries, slots]: the beams are the queries.
         mask = ancestry_mask.reshape(batch, 1, beams, places * beams)
-        context = self.context("target", now.positions, mask)
-        return replace(context, length=now.before + room, apart=apart)
+        context = self.context("target", inputs.positions, mask)
+        return replace(context, length=inputs.before + room, apart=apart)
 
 
 def cache_places(config: ModelConfig, room: int) -> int:
-    """Return the number of positions of a cache, as no step looks back further than its window.
+    """Return the number of cached positions, at most the attention window.
 
     Args:
       config: sizes and options of the network.
-      room: positions of the ring; see `DecodingModel.empty_cache`.
+      room: positions of the ring buffer; see `DecodingModel.empty_cache`.
     """
     return min(room, config.attention_window or room)
 
 
 class TransformerMemory(NamedTuple):
-    """The arrays of the sources for decoding, shared by all hypotheses of a source.
+    """The encoded sources for decoding, shared by all hypotheses of a source.
 
     Attributes:
-      keys_values: keys and values of the encoder's output, for each decoder layer.
-      mask: True for the source positions that are not padding.
+      keys_values: keys and values of the encoder's output in each decoder layer.
+      mask: False at padding.
     """
 
     keys_values: tuple[RememberedKeysValues, ...]
@@ -319,6 +326,7 @@ class Transformer(DecoderNetwork):
         segments, window = targets.segments, self.config.attention_window
         mask = attention_mask(segments, segments, causal=True, window=window)
         context = self.context("target", targets.positions, mask, base)
+        # Segment ids pair each target sentence with its source if a batch row packs several.
         encoded_mask = attention_mask(segments, inputs.segments)
         context = replace(context, encoded=encoded, encoded_mask=encoded_mask)
         x = self.embed_targets(self.previous_tokens(targets))
@@ -333,7 +341,8 @@ class Transformer(DecoderNetwork):
 
     def step_input(self, last: LastTokens, memory: TransformerMemory) -> StepInput:
         """See `DecoderNetwork.step_input`."""
-        at = jnp.broadcast_to(last.positions[:, None], last.tokens.shape)
-        tokens = jnp.where(at == 0, self.bos_id, last.tokens)
-        sources = tuple(Remembered(each, memory.mask) for each in memory.keys_values)
-        return StepInput(tokens, at, 0, lambda _: sources)
+        positions = jnp.broadcast_to(last.positions[:, None], last.tokens.shape)
+        tokens = jnp.where(positions == 0, self.bos_id, last.tokens)
+        sources = tuple(Remembered(layer, memory.mask) for layer in memory.keys_values)
+        # Cross-attention has no bias by distance.
+        return StepInput(tokens, positions, 0, lambda _: sources)
