@@ -1,4 +1,4 @@
-"""The models that score and decode, of the networks of `modules.transformer`."""
+"""Scoring and decoding with the networks of `modules.transformer`."""
 
 from dataclasses import dataclass
 from typing import Any, cast
@@ -23,7 +23,7 @@ from t2t_jax.modules.transformer import (
 
 @dataclass(frozen=True)
 class NetworkScoring:
-    """The `ScoringModel` of any `TokenNetwork`; a `DecodingModel` adds what searches need.
+    """The `ScoringModel` of any `TokenNetwork`.
 
     Attributes:
       network: the training module.
@@ -33,7 +33,7 @@ class NetworkScoring:
 
     @property
     def longest_sentence(self) -> float:
-        """Return the most tokens of a sentence that the model has positions for."""
+        """Return the maximum sentence length in tokens that the position encoding allows."""
         return self.network.config.longest_sentence
 
     def logits(self, params: Parameters, batch: Batch) -> Float[Array, "b t vocab"]:
@@ -72,8 +72,8 @@ class CachedDecoding(NetworkScoring):
         if quantize == "int8":
             params = parameters.quantized(params, declared)
         else:
-            # The embeddings too, which may be the matrix of the output as well: XLA for GPUs and
-            # TPUs would convert what is left in float32 again for every token.
+            # Convert the embeddings too, which may be the output projection: XLA for GPUs and TPUs
+            # would convert a float32 matrix again for every token.
             summands = self.network.kernels.rounds_biases
             params = parameters.rounded(params, declared, config.dtype, summands=summands)
         decoder: Parameters = params["decoder"]

@@ -60,11 +60,11 @@ class TokenSources:
 
 
 Cache: TypeAlias = Any
-"""The arrays that a model keeps of the tokens generated so far. Their first axis holds the rows."""
+"""The cached arrays of the generated tokens. Their first axis is the batch."""
 
 Memory: TypeAlias = Any
-"""The arrays that a model keeps of its sources, computed once and shared by all hypotheses of a
-source. Their first axis holds the rows."""
+"""The arrays of the sources, computed once and shared by all hypotheses of a source. Their first
+axis is the batch."""
 
 AttentionWeights: TypeAlias = dict[str, Float[Array, "n b h _ _"]]
 """The attention weights of the layers of each kind of attention."""
@@ -110,7 +110,7 @@ class ScoringModel(Protocol):
 
     @property
     def longest_sentence(self) -> float:
-        """Return the most tokens of a sentence that the model has positions for."""
+        """Return the maximum sentence length in tokens that the position encoding allows."""
 
     def logits(self, params: Parameters, batch: Batch) -> Float[Array, "b t vocab"]:
         """Compute the logits of every target token, given the source and earlier target tokens.
@@ -144,10 +144,10 @@ class ScoringModel(Protocol):
 
 @runtime_checkable
 class DecodingModel(ScoringModel, Protocol):
-    """A `ScoringModel` that searches can use too.
+    """A `ScoringModel` that also generates text by beam search or sampling.
 
-    Each family that generates text has one in its module, such as `modules.transformer`. The one of
-    several models is in `modules.ensemble`.
+    `modules.cached_decoding` and `modules.language_model` implement it for networks, and
+    `modules.ensemble` for several models.
     """
 
     @property
@@ -199,5 +199,5 @@ class DecodingModel(ScoringModel, Protocol):
           memory: the memory of the sources, from `memory`.
 
         Returns:
-          The logits, not normalised, and the cache after the step.
+          The unnormalized logits, and the cache after the step.
         """

@@ -1,4 +1,4 @@
-"""Several models that decode as one."""
+"""Ensembles: several models that decode together."""
 
 import math
 from collections.abc import Iterable
@@ -29,14 +29,14 @@ from t2t_jax.modules.parameters import Parameters
 
 @dataclass(frozen=True)
 class Ensemble:
-    """Models of one vocabulary that decode as one: they average their token distributions.
+    """Models that share a vocabulary and decode with the mean of their token probabilities.
 
-    An ensemble is a `DecodingModel` itself. Its logits are the logarithms of the mean
+    An ensemble is a `DecodingModel`. Its logits are the logarithms of the mean
     probabilities, its cache and memory are tuples with one entry for each member, and its
     parameters come from `join_parameters`.
 
     Attributes:
-      members: the models, which may be of different sizes and kinds.
+      members: the models, of any sizes and network families.
     """
 
     members: tuple[DecodingModel, ...]
@@ -106,13 +106,14 @@ def log_mean(logits: SequenceOf[Float[Array, "*t v"]]) -> Float32[Array, "*t v"]
     """Return the logarithm of the mean probabilities of several models.
 
     Args:
-      logits: the logits of each model, which need not be normalised.
+      logits: the logits of each model, which need not be normalized.
     """
+    # `logaddexp` stays in log space, where small probabilities do not underflow.
     log_probs = (jax.nn.log_softmax(one.astype(jnp.float32)) for one in logits)
     return reduce(jnp.logaddexp, log_probs) - math.log(len(logits))
 
 
 def join_parameters(members: Iterable[Parameters]) -> Parameters:
     """Return the parameters of an `Ensemble` from its members', in order."""
-    # JAX sorts the names of a dictionary; numbers of one width keep their order.
-    return {f"{number:04}": params for number, params in enumerate(members)}
+    # JAX sorts the keys of a dictionary; zero-padded numbers keep the order of the members.
+    return {f"{index:04}": params for index, params in enumerate(members)}

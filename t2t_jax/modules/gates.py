@@ -1,8 +1,8 @@
 """Gates on attention heads, which let a model run without some heads (Michel et al. 2019).
 
 The output of multi-head attention is the sum of head_i W_i^O over the heads, where W_i^O are the
-rows of W^O that belong to head i (section 3.2.2). So a gate on a head is a factor on these rows: it
-changes only the parameters, not the network.
+rows of W^O that belong to head i (section 3.2.2). A gate is therefore a factor on these rows of
+W^O, which changes the parameters but not the network.
 """
 
 from typing import NamedTuple
@@ -36,7 +36,7 @@ PLACES: dict[Part, tuple[str, str]] = {
 
 
 def open_gates(model: ModelConfig) -> HeadGates:
-    """Return gates that change nothing.
+    """Return gates of 1, which keep every head unchanged.
 
     Args:
       model: a config with an encoder and a decoder.
@@ -55,7 +55,8 @@ def gated(params: Parameters, gates: HeadGates) -> Parameters:
     leaves = flatten_dict(params)
     for name, (stack, attention) in PLACES.items():
         path = stack, "layers", attention, "output", "kernel"
-        rows, of_heads = leaves[path], getattr(gates, name)  # W^O: [n, h d_v, d_model]
-        by_head = rows.reshape(*of_heads.shape, -1, rows.shape[-1]) * of_heads[:, :, None, None]
-        leaves[path] = by_head.reshape(rows.shape).astype(rows.dtype)
+        kernel, factors = leaves[path], getattr(gates, name)  # W^O: [n, h d_v, d_model]
+        # [n, h, d_v, d_model]
+        heads = kernel.reshape(*factors.shape, -1, kernel.shape[-1]) * factors[:, :, None, None]
+        leaves[path] = heads.reshape(kernel.shape).astype(kernel.dtype)
     return unflatten_dict(leaves)

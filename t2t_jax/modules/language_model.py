@@ -1,10 +1,10 @@
 """Decoder-only models, which read source and target as one sequence, and their decoding.
 
-Read `modules.transformer` before this file. `modules.models` comes next: it makes networks.
+Read `modules.transformer` before this file. The next file, `modules.models`, builds networks.
 
-Liu et al. 2018, "Generating Wikipedia by Summarizing Long Sequences", section 4.2.3, and GPT
-(Radford et al. 2018): the paper's decoder without attention to an encoder. In a row, the tokens of
-a target follow those of its source::
+The model is the paper's decoder without cross-attention (Liu et al. 2018, "Generating Wikipedia by
+Summarizing Long Sequences", section 4.2.3; GPT, Radford et al. 2018). In a batch row, the tokens of
+a target follow the tokens of its source::
 
     source             target              what the layers read            what they predict
     s1 s2 </s>         t1 t2 </s>          s1 s2 </s> t1 t2 </s>           .  .  t1 t2 </s> .
@@ -31,36 +31,39 @@ from t2t_jax.modules.transformer import DecoderNetwork, StepInput
 
 
 class Joined(NamedTuple):
-    """Sources and targets in one sequence: in a row, each target follows its source."""
+    """Sources and targets in one sequence: each target follows its source in the batch row."""
 
     tokens: Int[Array, "b l"]
     """Ids, padded at the end of the row."""
     segments: Int[Array, "b l"]
-    """Number of the pair within its row, from 1; 0 is padding."""
+    """Index of the pair in its batch row, from 1; 0 is padding."""
     positions: Int[Array, "b l"]
-    """Position within the pair, from 0."""
+    """Position in the pair, from 0."""
     of_source: Bool[Array, "b l"]
-    """Whether a token is one of a source."""
+    """Whether a token belongs to a source."""
     places: Int[Array, "b t"]
-    """The place in the row of each target token."""
+    """Index of each target token in the joined row."""
 
 
 def joined_pairs(batch: Batch) -> Joined:
-    """Join sources and targets of a batch in one sequence a row, without padding between them.
+    """Join each batch row of sources and targets into one sequence, without padding in between.
 
     Args:
-      batch: sources `[b, s]` and targets `[b, t]`, whose rows may hold several pairs.
+      batch: sources `[b, s]` and targets `[b, t]`; a batch row may hold several pairs.
     """
     sides = batch.inputs, batch.targets
     tokens, segments = (jnp.concatenate([side[n] for side in sides], axis=1) for n in range(2))
     length, sources = tokens.shape[1], batch.inputs.tokens.shape[1]
     is_target = jnp.arange(length) >= sources
-    last = 2 * length + 2  # after every pair
+    # Sort by pair, and within a pair the source before the target. `argsort` is stable, so the
+    # tokens of a sentence keep their order. Padding moves to the end.
+    last = 2 * length + 2
     order = jnp.argsort(jnp.where(segments == 0, last, 2 * segments + is_target), axis=1)
-    places = jnp.argsort(order, axis=1)[:, sources:]
+    places = jnp.argsort(order, axis=1)[:, sources:]  # the inverse permutation, of targets
     tokens, segments = (jnp.take_along_axis(x, order, axis=1) for x in (tokens, segments))
     place = jnp.arange(length)
     begins = segments != jnp.pad(segments, ((0, 0), (1, 0)), constant_values=-1)[:, :-1]
+    # The distance to the start of the pair, which is the latest start so far.
     positions = place - jax.lax.cummax(jnp.where(begins, place, 0), axis=1)
     positions = jnp.where(segments == 0, 0, positions)
     of_source = (order < sources) & (segments != 0)
@@ -72,7 +75,7 @@ def prefix_mask(
 ) -> Bool[Array, "b 1 l l"]:
     """Return the mask of a prefix language model (Raffel et al. 2020, figure 4, right).
 
-    A position attends to earlier positions, and source positions to all of the source.
+    Every position attends to earlier positions. Source positions attend to the whole source.
 
     Args:
       segments: index of the pair of each position; 0 is padding.
@@ -94,13 +97,13 @@ class Prompt(NamedTuple):
     keys_values: tuple[CachedKeysValues, ...]
     """Keys and values of the sources' tokens, for each layer."""
     tokens: Int[Array, "b s"]
-    """The sources' tokens, the last of which the first step reads, to predict from it."""
+    """The source tokens; the first step reads the last one and predicts the first target token."""
     is_real: Bool[Array, "b s"]
-    """Whether a place holds a token of a source, and not padding."""
+    """False at padding."""
 
 
 class LanguageModel(DecoderNetwork):
-    """A decoder-only model, for pairs of source and target, or for text in one language."""
+    """A decoder-only model, for sentence pairs or for text in one language."""
 
     config: DecoderOnlyConfig
 
@@ -120,11 +123,12 @@ class LanguageModel(DecoderNetwork):
         x = self.decoder(self.embedding_dropout(x, context), context)
         if not has_sources:
             return x
+        # The position before a target token predicts it. Only padding has no such position.
         before = jnp.maximum(places - 1, 0)
         return jnp.take_along_axis(x, before[:, :, None], axis=1)
 
     def sequence_mask(self, segments: Int[Array, "b l"], of_source: Bool[Array, "b l"]) -> Mask:
-        """Return the mask of a sequence's self-attention.
+        """Return the mask of self-attention.
 
         Args:
           segments: index of the pair of each position; 0 is padding.
@@ -145,17 +149,18 @@ class LanguageModel(DecoderNetwork):
 
     def step_input(self, last: LastTokens, memory: Prompt) -> StepInput:
         """See `DecoderNetwork.step_input`."""
-        end = jnp.maximum(memory.is_real.sum(1) - 1, 0)  # the place of a source's last token
+        end = jnp.maximum(memory.is_real.sum(1) - 1, 0)  # index of the last source token
         first = jnp.take_along_axis(memory.tokens, end[:, None], axis=1)
         tokens = jnp.where(last.positions[:, None] == 0, first, last.tokens)
         length, now = memory.tokens.shape[1], end + last.positions
 
         def sources(bias: DistanceBias | None) -> tuple[Remembered, ...]:
-            apart = now[:, None, None] - jnp.arange(length)  # of a query and a source's token
+            apart = now[:, None, None] - jnp.arange(length)  # distances [b, 1, s]
+            # The first step reads the last source token, and so caches its key and value.
             mask = memory.is_real & (jnp.arange(length) < end[:, None])
             if (window := self.config.attention_window) is not None:
                 mask &= apart[:, 0] < window
-            # The queries of each row are at a position of their own.
+            # The position of the query differs between batch rows, so the bias does too.
             added = None if bias is None else jax.vmap(bias)(apart)
             return tuple(Remembered(x, mask[:, None, None], added) for x in memory.keys_values)
 
@@ -172,15 +177,14 @@ class LanguageModelDecoding(CachedDecoding):
         return Axes(slots=each_layer, sources=cast(Any, Prompt)(each_layer, 1, 1))
 
     def attention_weights(self, params: Parameters, batch: Batch) -> AttentionWeights:
-        """Return the parts of self-attention that match the attentions of an encoder-decoder.
+        """Split self-attention into the three kinds of attention of an encoder-decoder.
 
-        `encoder` has the weights between a source's tokens. The queries of `decoder` and `cross`
-        are the positions that predict targets, so that weights of both together sum to 1: `cross`
-        attends to all of the source. `decoder` has no weight on the position before the first
-        target, which is the source's last.
+        `encoder` has the weights between source tokens. The queries of `decoder` and `cross` are
+        the positions that predict target tokens. `cross` has the weights of the whole source, and
+        `decoder` has no weight on the last source token: both together sum to 1.
 
         Args:
-          batch: sources `[b, s]` and targets `[b, t]`, one pair a row.
+          batch: sources `[b, s]` and targets `[b, t]`, one pair per batch row.
         """
         weights = super().attention_weights(params, batch)["decoder"]
         length = batch.inputs.tokens.shape[1]

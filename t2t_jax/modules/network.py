@@ -33,7 +33,7 @@ class Network(Protocol):
         """Make the variables before training (`flax.linen.Module.init`).
 
         Args:
-          rngs: PRNG key of the initialisation.
+          rngs: PRNG key of the initialization.
           batch: a batch like `example`.
           deterministic: True.
         """
@@ -46,7 +46,7 @@ class Network(Protocol):
         """
 
     def example(self) -> Batch:
-        """Return a batch in the network's form, for initialising its parameters."""
+        """Return a batch from which Flax initializes the parameters."""
 
     def losses(
         self,
@@ -64,21 +64,21 @@ class Network(Protocol):
           label_smoothing: eps_ls.
           num_chunks: see `kernels.cross_entropy.in_chunks`.
           deterministic: whether dropout is off; if not, pass `rngs={"dropout": key}`.
-          first_row: number of the first row in the global batch, on which dropout depends.
+          first_row: index of the first batch row in the global batch, for dropout.
         """
 
 
 @jax_settings.fixed_random_bits()
 def init_parameters(model: Network, key: Key[Array, ""]) -> parameters.Parameters:
-    """Make the parameters before training, each in a box that declares it (see `nn.unbox`)."""
-    # An interceptor that skips a method would leave out its parameters, also of later calls.
+    """Initialize the parameters, each in a box that declares its kind (see `nn.unbox`)."""
+    # Ignore interceptors: one that skips a method would leave out the parameters of that method.
     with parameters.declaring(), interceptors.only_interceptors(()):
         return model.init(key, model.example(), deterministic=True)["params"]
 
 
 @cache
 def declared_parameters(model: Network) -> parameters.Parameters:
-    """Return the shapes of `init_parameters`, in its boxes, without computing anything."""
+    """Return the shapes of `init_parameters` in boxes, without computing the values."""
     with axes.only_shapes():
         return jax.eval_shape(partial(init_parameters, model), jax_settings.random_key(0))
 
