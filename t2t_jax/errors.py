@@ -1,4 +1,4 @@
-"""The errors that a user can mend, the warnings, and the ways out that both of them name."""
+"""Errors that the user can fix, warnings, and hints on how to fix both."""
 
 import difflib
 import errno
@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 
-_WAYS_OUT = {
+_HINTS = {
     errno.ENOSPC: "make room there",
     errno.EDQUOT: "make room there, or have the quota raised",
     errno.EFBIG: "raise the limit on a file's size (ulimit -f)",
@@ -29,35 +29,34 @@ _WAYS_OUT = {
     errno.EIO: "the device has failed: look at it, or choose another place",
 }
 
-_LONGEST = 200  # characters of a value in a message
+_MAX_QUOTED = 200  # maximum characters of a value in a message
 
 
 class UserError(ValueError):
-    """An error that the user can mend, in a field, a file, a directory or a checkpoint.
+    """An error that the user can fix in a field, a file, a directory or a checkpoint.
 
-    The message is one line: what was wrong, where, and the way out. The command line prints it
-    without a traceback and exits with code 2; a Python caller can catch it as a `ValueError`.
+    The message is one line: what is wrong, where, and how to fix it. The command line prints it
+    without a traceback and exits with code 2. Python callers can catch it as a `ValueError`.
     """
 
 
 class DivergedError(UserError):
-    """The training of a model has diverged: its loss, gradient or probabilities are not finite."""
+    """The training has diverged: the loss, gradient or probabilities are not finite."""
 
 
 class LostProcessError(UserError):
-    """An error after which the same command may go on: another process of a run is missing.
+    """Another process of the run is missing; the same command can resume the run.
 
-    The command line exits with the code by which a scheduler starts the training again.
+    The command line exits with the code that makes a scheduler restart the run.
     """
 
 
 @contextmanager
 def needs_extra(extra: str, purpose: str) -> Iterator[None]:
-    """Raise an error that names an extra if a package imported within is not installed.
+    """Raise an error that names the extra if an import in the block fails.
 
     Args:
-      extra: the extra, of those in `pyproject.toml`, that installs the packages imported within the
-        block.
+      extra: the extra in `pyproject.toml` that installs the packages.
       purpose: the part of the program that needs the packages, such as "table.png".
 
     Raises:
@@ -75,18 +74,18 @@ def needs_extra(extra: str, purpose: str) -> Iterator[None]:
 def installing(extra: str) -> str:
     """Return the command that installs an extra for this copy of the package.
 
-    A clone is installed where it lies. Any other copy is installed from where it came: from the
-    file of a wheel, from an address, or else from an index.
+    The command installs a clone in place, and any other copy from its origin: a wheel file, a URL
+    or a package index.
     """
     clone = Path(__file__).parents[1]
     if (clone / "pyproject.toml").is_file():
-        place = "." if clone == Path.cwd() else clone
-        return f"pip install -e {shlex.quote(f'{place}[{extra}]')}"
+        root = "." if clone == Path.cwd() else clone
+        return f"pip install -e {shlex.quote(f'{root}[{extra}]')}"
     from importlib.metadata import PackageNotFoundError, distribution
     from urllib.request import url2pathname
 
     origin = {}
-    with suppress(PackageNotFoundError):  # which pip and uv write, but for what is from an index
+    with suppress(PackageNotFoundError):  # pip and uv write the file unless an index was used
         origin = json.loads(distribution("t2t-jax").read_text("direct_url.json") or "{}")
     url, control = origin.get("url", ""), origin.get("vcs_info", {}).get("vcs")
     if url.startswith("file:") and not control:
@@ -97,48 +96,48 @@ def installing(extra: str) -> str:
 
 
 def in_one_line(error: object) -> str:
-    """Return the text of an error, or any other text, with single spaces for its line ends."""
+    """Return the text of an error or any object on one line, with single spaces."""
     return " ".join(str(error).split())
 
 
 def quote(value: object) -> str:
-    """Return the repr of a value in one line, cut at 200 characters."""
+    """Return the repr of a value on one line, cut at 200 characters."""
     try:
         text = in_one_line(repr(value))
-    except Exception:  # of an integer with too many digits, or of a class of the user's
+    except Exception:  # an integer with too many digits, or a class of the user
         text = f"a {type(value).__name__}"
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+    return text if len(text) <= _MAX_QUOTED else f"{text[:_MAX_QUOTED]}..."
 
 
 def warn(message: str) -> None:
-    """Print a warning for the user on the standard error, in one line, and go on."""
-    if sys.stderr is not None:  # it is None in a process that was started without one
-        with suppress(OSError):  # nobody reads it any more
+    """Print a warning to standard error on one line."""
+    if sys.stderr is not None:  # None if the process was started without standard error
+        with suppress(OSError):  # the reader closed the pipe
             print("warning:", in_one_line(message), file=sys.stderr, flush=True)
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
-    """Return the way out of a misspelt name: the nearest known one, or `otherwise` without one."""
+    """Return a hint on a misspelled name: the closest known name, or else `otherwise`."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f"did you mean {close[0]}?" if close else otherwise
 
 
 def way_out_of(error: OSError) -> str:
-    """Return the way out of an error of the system, such as a full disk, as part of a message."""
-    return _WAYS_OUT.get(error.errno or 0, "check the place, its permissions and room")
+    """Return a hint on how to fix a system error, such as a full disk."""
+    return _HINTS.get(error.errno or 0, "check the place, its permissions and room")
 
 
 OF_SCORES = "sacrebleu", "sacremoses"
-"""The packages with which translations are scored."""
+"""The packages that score translations."""
 OF_TRAINING = ("tensorboardX", "grain", *OF_SCORES)
-"""The packages that a training imports at some time."""
+"""The packages that a training run imports."""
 
 
 def check_installed(extra: str, purpose: str, *packages: str) -> None:
     """Refuse work that needs a missing package of an extra, without importing the packages.
 
     Args:
-      extra, purpose: as for `needs_extra`.
+      extra, purpose: see `needs_extra`.
 
     Raises:
       UserError: one of the packages is not installed.

@@ -1,19 +1,19 @@
-"""The run directory: its files, and the checks of which run a directory belongs to.
+"""Read and write the files of a run directory, and check which run it holds.
 
 W/config.json          the config, as resolved from file and flags
 W/vocabulary.model     the vocabulary
-W/vocabulary.sha256    its hash, as `sha256sum --check` takes it
-W/corpus.sha256        the training text's fingerprint
-W/registered/          copies of the files that registered functions which the config names; the
+W/vocabulary.sha256    the hash of the vocabulary, for `sha256sum --check`
+W/corpus.sha256        the fingerprint of the training text
+W/registered/          copies of the files that registered the functions in the config; the
                        program never runs these copies: see `config.tables`
-W/imported.json        instead of corpus.sha256, for an imported model: the source of the import
+W/imported.json        the source of an imported model, instead of corpus.sha256
 W/checkpoints, W/best  see `training.checkpoint`
 W/log.jsonl, events    see `run.log`
 W/provenance.json      the software that trained the run; see `run.provenance`
-W/jobs/NUMBER.json     what the time of each start of the training went to; see `run.job`
+W/jobs/NUMBER.json     how each job of the run spent its time; see `run.job`
 W/trackers, W/profile  see `extras.trackers` and `run.profile`
-W/launch/              the job that trains it, and the logs of its scheduler: see `extras.launch`
-W/scores.jsonl         the scores of commands such as `t2t-jax evaluate`, one evaluation a line
+W/launch/              the job that trains the run, and scheduler logs: see `extras.launch`
+W/scores.jsonl         scores of commands such as `t2t-jax evaluate`, one evaluation per line
 W/model.safetensors    parameters of an exported run; see `training.parameter_file`
 """
 
@@ -38,27 +38,27 @@ from t2t_jax.system.regular_file import regular
 from t2t_jax.system.sums import SUMS, digest_of
 
 CHECKPOINTS, BEST = "checkpoints", "best"
-"""The two directories of a run that have one directory for each checkpoint, named by its step."""
+"""The two checkpoint directories of a run; each checkpoint is a subdirectory named by its step."""
 PARAMETERS = "model.safetensors"
-"""The file of an exported run with its parameters, which stand for its checkpoints."""
+"""The parameter file of an exported run, which replaces the checkpoints."""
 CARD = "README.md"
-"""The file of an exported run with a page about it; that of a published run is its model card."""
+"""The description of an exported run; in a published run, the model card."""
 TRACKERS_FOLDER = "trackers"
-"""The directory of a run with how far the run was sent to each tracker."""
+"""The directory that records how much of the run each tracker has received."""
 LAUNCH = "launch"
-"""The directory of a run that has the job that trains it, which is there before the run is."""
+"""The directory of the job that trains the run; it exists before the run starts."""
 
 CONFIG, VOCABULARY = "config.json", "vocabulary.model"
 _CORPUS, _VOCABULARY_HASH = "corpus.sha256", "vocabulary.sha256"
 IMPORTED = "imported.json"
-"""The file of an imported model that says where it came from."""
+"""The file that records the source of an imported model."""
 _REGISTERED = "registered"
 LOG, _SCORES = "log.jsonl", "scores.jsonl"
-"""The log of a run, which `run.log` writes, and its evaluations by commands."""
+"""The log of a run, which `run.log` writes, and the scores that commands write."""
 PROVENANCE = "provenance.json"
-"""The file of a run that records the software that trained it; see `run.provenance`."""
+"""The file that records the software that trained the run; see `run.provenance`."""
 RECORDS = _CORPUS, IMPORTED, PROVENANCE, _SCORES
-"""The files of a run that say where its model comes from and how good it is."""
+"""The files that record the origin and the scores of a run's model."""
 
 _FIGURES = ("loss", "nll", "perplexity", "learning_rate", "gradient_norm", "data_wait", "score")
 LOG_SCHEMA = schema(
@@ -67,7 +67,7 @@ LOG_SCHEMA = schema(
     | dict.fromkeys(("step_seconds", "host_memory_bytes", "device_memory_bytes"), NUMBER)
     | {"time": TIME | None, "measure": dict, "rule": str, "text": str},
 )
-"""The fields of a record of `log.jsonl` that its readers rely on."""
+"""The fields of `log.jsonl` records that readers rely on."""
 _SCORES_SCHEMA = schema(
     {},
     dict.fromkeys(("corpus", "split", "date", "hardware"), str)
@@ -75,16 +75,16 @@ _SCORES_SCHEMA = schema(
     | {"num_sentences": COUNT, "checkpoints": list[int], "ema_decays": list[float]},
 )
 CHECKPOINT = "checkpoint"
-"""Value of the field `of` of a log record: the state after the record's step is on the disk."""
+"""Value of `of` in a log record: the checkpoint of the record's step is on disk."""
 WARNING = "warning"
-"""Value of the field `of` of a log record: a rule of `run.health` found a sign of failure."""
+"""Value of `of` in a log record: a rule of `run.health` found a sign of failure."""
 END = "end"
-"""Value of the field `of` of a log record: the training ended, for the reason in the field `text`.
-The record is removed when the run goes on."""
+"""Value of `of` in a log record: the training ended for the reason in `text`. Resuming the run
+removes the record."""
 
 
 class StoredRun(NamedTuple):
-    """A run in a directory, whose files are read once."""
+    """The config, vocabulary and fingerprints of a run directory."""
 
     workdir: Path
     config: Config
@@ -97,19 +97,19 @@ def read_run(workdir: Path) -> StoredRun:
     """Read the config, the vocabulary and the hashes of a run.
 
     Raises:
-      UserError: the directory is no run's, or a file is damaged.
+      UserError: the directory holds no run, or a file is damaged.
     """
     config, vocabulary = read_config(workdir), read_vocabulary(workdir)
     return StoredRun(workdir, config, vocabulary, read_fingerprints(workdir))
 
 
 def is_run(workdir: Path) -> bool:
-    """Return whether a run was started in a directory."""
+    """Return whether a directory holds a run."""
     return (workdir / CONFIG).is_file()
 
 
 def read_config(workdir: Path) -> Config:
-    """Read the config of a run; refuse a directory that is no run's, and a damaged config."""
+    """Read the config of a run; refuse a directory without a run, and a damaged config."""
     path = workdir / CONFIG
     if not path.is_file():
         raise _no_run(workdir)
@@ -117,7 +117,7 @@ def read_config(workdir: Path) -> Config:
         return Config.from_json(path.read_text(encoding="utf-8"))
     except UnregisteredError as error:
         raise UserError(f"{path}: {error}{_kept_file(workdir)}") from error
-    except ValueError as error:  # UserError and UnicodeDecodeError are
+    except ValueError as error:  # includes UserError and UnicodeDecodeError
         raise UserError(f"{path}: {error}") from error
 
 
@@ -129,7 +129,7 @@ def _no_run(workdir: Path) -> UserError:
                 "; it hides the translator of the package, whose name it has; give it another"
             )
         return UserError(problem)
-    if workdir == Path(DEMO):  # given as ./demo or demo/
+    if workdir == Path(DEMO):  # the user passed ./demo or demo/
         return UserError(
             f"{workdir} does not exist; the translator of the package is {DEMO}, without /"
         )
@@ -141,7 +141,7 @@ def _no_run(workdir: Path) -> UserError:
 
 
 def _kept_file(workdir: Path) -> str:
-    """Describe how to register a config's functions by files that the run keeps; "" without any."""
+    """Describe how to register functions from the copies in the run directory; "" if none exist."""
     files = [file for field in TABLES if (file := _file_of(workdir, field)).is_file()]
     if not files:
         return ""
@@ -157,36 +157,33 @@ def _file_of(workdir: Path, field: str) -> Path:
 
 
 def check_registered(config: Config, workdir: Path) -> None:
-    """Refuse functions that were registered by other code than that of the run in a directory.
-
-    A file that registered a function may not have changed since the run was started.
-    """
+    """Refuse registered functions whose source file has changed since the run started."""
     for field, entry in named_entries(config).items():
-        kept = _file_of(workdir, field)
-        if not (entry.source and kept.is_file()):
+        copy = _file_of(workdir, field)
+        if not (entry.source and copy.is_file()):
             continue
-        if not entry.source.is_alike(kept.read_text(encoding="utf-8", errors="replace")):
+        if not entry.source.is_alike(copy.read_text(encoding="utf-8", errors="replace")):
             raise UserError(
                 f"{entry.title} is registered by {entry.source.path}, which is not as it was when "
-                f"{workdir} was started ({kept}); bring it back, or choose another --workdir, or "
-                f"remove {kept} if the function is the same"
+                f"{workdir} was started ({copy}); bring it back, or choose another --workdir, or "
+                f"remove {copy} if the function is the same"
             )
 
 
 def _keep_registered(config: Config, workdir: Path) -> None:
-    """Copy the files that registered a config's functions, unless a run with steps has copies."""
+    """Copy the files that registered a config's functions; keep the copies of a run with steps."""
     for field, entry in named_entries(config).items():
-        kept = _file_of(workdir, field)
-        if entry.source and not (kept.is_file() and _steps(workdir / CHECKPOINTS)):
-            kept.parent.mkdir(exist_ok=True)
-            write_whole(kept, entry.source.text.encode())
+        copy = _file_of(workdir, field)
+        if entry.source and not (copy.is_file() and _steps(workdir / CHECKPOINTS)):
+            copy.parent.mkdir(exist_ok=True)
+            write_whole(copy, entry.source.text.encode())
 
 
 def read_vocabulary(workdir: Path) -> Vocabulary:
-    """Read the vocabulary of a run, and check that it is that of the start of the run.
+    """Read the vocabulary of a run, and check it against the stored hash.
 
     Raises:
-      UserError: the vocabulary is missing or damaged, or is not that of the start of the run.
+      UserError: the vocabulary is missing or damaged, or has changed since the run started.
     """
     path, stored = workdir / VOCABULARY, workdir / _VOCABULARY_HASH
     vocabulary = Vocabulary.load(path)
@@ -201,21 +198,21 @@ def read_vocabulary(workdir: Path) -> Vocabulary:
 
 
 def fingerprints(corpus: Corpus, vocabulary: Vocabulary) -> dict[str, str]:
-    """Return the hashes that tie a run's checkpoints to its vocabulary and its training text."""
+    """Return the hashes of a run's vocabulary and training text, by name."""
     return {"vocabulary": vocabulary.fingerprint, "corpus": corpus.fingerprint("train")}
 
 
 def read_fingerprints(workdir: Path) -> dict[str, str]:
-    """Read the `fingerprints` of the run in a directory, without those whose file is missing."""
-    found = {"corpus": _first_word(workdir / _CORPUS)}
+    """Read the `fingerprints` of a run; leave out a hash whose file is missing."""
+    hashes = {"corpus": _first_word(workdir / _CORPUS)}
     with suppress(FileNotFoundError):
-        # `Vocabulary.fingerprint`, without reading the model a second time.
-        found["vocabulary"] = digest_of(workdir / VOCABULARY)
-    return {name: fingerprint for name, fingerprint in found.items() if fingerprint is not None}
+        # Equal to `Vocabulary.fingerprint`, without loading the vocabulary.
+        hashes["vocabulary"] = digest_of(workdir / VOCABULARY)
+    return {name: fingerprint for name, fingerprint in hashes.items() if fingerprint is not None}
 
 
 def _first_word(path: Path) -> str | None:
-    """Read the first word of a file, which is a hash; return None if there is no file."""
+    """Read the hash at the start of a file; return None if the file does not exist."""
     try:
         return next(iter(regular(path).read_text(encoding="utf-8", errors="replace").split()), "")
     except FileNotFoundError:
@@ -225,19 +222,17 @@ def _first_word(path: Path) -> str | None:
 
 
 def check_workdir(config: Config, workdir: Path) -> Config | None:
-    """Refuse a directory that cannot be this run's, and write nothing.
+    """Check, without writing, that a run with this config can start or resume in a directory.
 
-    A run without a checkpoint has nothing to lose: where its config differs, as after one that
-    needed too much memory, this run may take its place.
+    A run without a checkpoint has nothing to lose, so a run with another config may replace it, for
+    example after the old config needed too much memory.
 
     Returns:
-      The stored config of the run that was started in the directory with this config, and is to
-      go on; None for a new run.
+      The stored config if the run resumes; None for a new run.
 
     Raises:
-      UserError: the directory cannot be written to, is no run's, or has a run with another config
-        or an imported model, a run whose checkpoints are lost, or one with more steps than
-        `training.num_train_steps`.
+      UserError: the directory is not writable or not a run directory, or it holds an imported model
+        or a run with another config, lost checkpoints or too many steps.
     """
     stored = None
     if is_run(workdir):
@@ -263,7 +258,7 @@ def check_workdir(config: Config, workdir: Path) -> Config | None:
 
 
 def _check_was_trained(workdir: Path) -> None:
-    """Refuse to continue an imported or exported model, which has no optimiser state."""
+    """Refuse to resume an imported or exported model, which has no optimizer state."""
     is_imported = (workdir / IMPORTED).exists()
     if is_imported or ((workdir / PARAMETERS).exists() and not _steps(workdir / CHECKPOINTS)):
         raise UserError(
@@ -274,10 +269,10 @@ def _check_was_trained(workdir: Path) -> None:
 
 
 def _check_nothing_lost(workdir: Path) -> None:
-    """Refuse to begin at step 1 where something proves that there were checkpoints.
+    """Refuse to start at step 1 if the run directory shows that checkpoints existed.
 
-    A run makes their directory before anything else of a step is written, and its log has a record
-    of every checkpoint that is whole.
+    A run creates the checkpoint directory before it writes any other file of a step, and it logs
+    every complete checkpoint.
     """
     checkpoints, best = workdir / CHECKPOINTS, workdir / BEST
     if _steps(checkpoints):
@@ -287,20 +282,20 @@ def _check_nothing_lost(workdir: Path) -> None:
     if not checkpoints.exists():
         proof += [record["step"] for record in log if record["step"] > 0]
     if proof or (_steps(best) and not checkpoints.exists()):
-        told = f"{workdir / LOG} has step {max(proof):,}" if proof else f"there is {best}"
+        sign = f"{workdir / LOG} has step {max(proof):,}" if proof else f"there is {best}"
         raise UserError(
-            f"{told}, but {checkpoints} has no checkpoint to go on from; bring that directory back "
+            f"{sign}, but {checkpoints} has no checkpoint to go on from; bring that directory back "
             f"from a copy, or choose another --workdir, or remove {LOG} and {BEST}/ as well to "
             "begin again at step 1"
         )
 
 
 def _check_steps(config: Config, workdir: Path) -> None:
-    """Refuse fewer training steps than the run has taken."""
-    done, asked = max(_steps(workdir / CHECKPOINTS)), config.training.num_train_steps
-    if asked < done:
+    """Refuse `training.num_train_steps` below the step of the last checkpoint."""
+    done, steps = max(_steps(workdir / CHECKPOINTS)), config.training.num_train_steps
+    if steps < done:
         raise UserError(
-            f"training.num_train_steps={asked}, but {workdir} has already been trained for {done} "
+            f"training.num_train_steps={steps}, but {workdir} has already been trained for {done} "
             f"steps; give {done} to leave it as it is, more to train on, or another --workdir"
         )
 
@@ -311,9 +306,9 @@ def _steps(directory: Path) -> list[int]:
 
 
 def _is_empty(directory: Path) -> bool:
-    """Return whether a directory has nothing but hidden files and the job that trains its run.
+    """Return whether a directory has only hidden files, a launch job or empty checkpoints.
 
-    A start in a bucket that was killed at once leaves an empty directory of checkpoints.
+    A run in a storage bucket that is killed at once leaves an empty checkpoint directory.
     """
     return all(
         path.name.startswith(".")
@@ -324,10 +319,10 @@ def _is_empty(directory: Path) -> bool:
 
 
 def run_vocabulary(config: Config, corpus: Corpus, workdir: Path) -> Vocabulary | None:
-    """Return the vocabulary of a run that goes on; None if a kill came before it was written.
+    """Return the vocabulary of a resumed run; None if the run was killed before it wrote one.
 
     Raises:
-      UserError: the corpus is not the one that the run was started with.
+      UserError: the training text has changed since the run started.
     """
     stored, vocabulary = workdir / _CORPUS, workdir / VOCABULARY
     if not stored.exists() and not vocabulary.exists():
@@ -345,15 +340,15 @@ def run_vocabulary(config: Config, corpus: Corpus, workdir: Path) -> Vocabulary 
             f"({_CORPUS} in there); restore the files, or the order and weights of a mixture, or "
             "choose another --workdir"
         )
-    # A kill may have come between the two files. The same text gives the same vocabulary.
+    # The run may have been killed between the two files. The same text gives the same vocabulary.
     return read_vocabulary(workdir) if vocabulary.exists() else None
 
 
 def begin_run(workdir: Path, config: Config, corpus: Corpus, vocabulary: Vocabulary) -> None:
-    """Make a directory a run's before anything else is written, so that a kill leaves a run.
+    """Write the files of a new run before any other file, so that a killed run can resume.
 
-    Other processes may have made files by now. The directory has a run only if it was started
-    before, and a run with another config, which has no checkpoint, is replaced.
+    Other processes may have written files already. A run that resumes keeps its files. A run with
+    another config and no checkpoint is replaced.
     """
     if is_main() and not (is_run(workdir) and check_workdir(config, workdir)):
         for name in (VOCABULARY, _VOCABULARY_HASH, _CORPUS):
@@ -362,15 +357,15 @@ def begin_run(workdir: Path, config: Config, corpus: Corpus, vocabulary: Vocabul
 
 
 def claim(workdir: Path, config: Config, corpus: Corpus, vocabulary: Vocabulary) -> None:
-    """Write the files that make a directory this run's, in process 0.
+    """Write the config, the registered files, the hashes and the vocabulary, in process 0.
 
-    The vocabulary comes last, so a directory that has it has the other files, too.
+    The vocabulary is written last: if it exists, all files do.
     """
     if not is_main():
         return
     text = config.to_json().encode()
     if (workdir / CONFIG).is_file() and (workdir / CONFIG).read_bytes() != text:
-        (workdir / SUMS).unlink(missing_ok=True)  # of a published run
+        (workdir / SUMS).unlink(missing_ok=True)  # the hashes of a published run are outdated
     write_whole(workdir / CONFIG, text)
     _keep_registered(config, workdir)
     if not (workdir / VOCABULARY).exists():
@@ -379,19 +374,20 @@ def claim(workdir: Path, config: Config, corpus: Corpus, vocabulary: Vocabulary)
 
 
 def become_ordinary(workdir: Path) -> None:
-    """Remove what a published run has besides its checkpoints, as its training goes on.
+    """Remove the parameter file, hashes and card of a published run whose training resumes.
 
-    The parameters that were published, their hashes and their card are not those of later steps.
+    These files describe the published step, not later steps.
     """
     if is_main() and (workdir / PARAMETERS).is_file():
-        for name in (SUMS, CARD, PARAMETERS):  # the parameters last, so that a kill leaves a run
+        for name in (SUMS, CARD, PARAMETERS):  # parameters last: a killed process can repeat this
             (workdir / name).unlink(missing_ok=True)
 
 
 def claim_for_import(workdir: Path, config: Config, vocabulary: Vocabulary, source: Record) -> None:
-    """Write the files that make an empty directory that of an imported model.
+    """Write the config, source record and vocabulary of an imported model.
 
-    The record `source` says where the model came from.
+    Args:
+      source: where the model came from.
     """
     write_whole(workdir / CONFIG, config.to_json().encode())
     _keep_registered(config, workdir)
@@ -400,14 +396,14 @@ def claim_for_import(workdir: Path, config: Config, vocabulary: Vocabulary, sour
 
 
 def write_vocabulary(workdir: Path, vocabulary: Vocabulary) -> None:
-    """Write the vocabulary of a run, and its hash ahead of it."""
+    """Write the hash of a run's vocabulary, then the vocabulary."""
     line = f"{vocabulary.fingerprint}  {VOCABULARY}\n"
     write_whole(workdir / _VOCABULARY_HASH, line.encode())
     vocabulary.save(workdir / VOCABULARY)
 
 
 def log_signature(workdir: Path) -> object:
-    """Return a value that changes when a run's log is written to; None if there is no log yet."""
+    """Return a value that changes with each write to a run's log; None if there is no log."""
     try:
         status = (workdir / LOG).stat()
     except OSError:
@@ -416,19 +412,19 @@ def log_signature(workdir: Path) -> object:
 
 
 def read_log(workdir: Path) -> list[Record]:
-    """Read the records of a run's log, the oldest first; return [] if there are none yet."""
+    """Read the records of a run's log, oldest first; [] without a log."""
     return read_records(workdir / LOG, LOG_SCHEMA)
 
 
 def record_scores(workdir: Path, record: Record) -> None:
-    """Add the figures of an evaluation to the run's own, if the directory can be written.
+    """Append the record of an evaluation to the run's scores, if the directory is writable.
 
-    Models are also scored in places where they are published, which may be read-only.
+    Published models may be in read-only directories.
     """
     with suppress(OSError, UserError):
         append_line(workdir / _SCORES, record)
 
 
 def read_scores(workdir: Path) -> list[Record]:
-    """Read all evaluations that `record_scores` has added, the oldest first."""
+    """Read the records of `record_scores`, oldest first."""
     return read_records(workdir / _SCORES, _SCORES_SCHEMA)
