@@ -1,4 +1,4 @@
-"""The network of a config, for training and for decoding, by the row of its family."""
+"""Build the network of a config, for training and for decoding."""
 
 from typing import cast
 
@@ -20,7 +20,7 @@ _START_IDS: dict[StartToken, int] = {"begin": BOS_ID, "end": EOS_ID, "padding": 
 
 
 def start_id(model: ModelConfig) -> int:
-    """Return the id of the token before the first token of a target, `<s>` without a decoder."""
+    """Return the id of the first decoder input token; the id of `<s>` without a decoder."""
     return _START_IDS[model.start_token if isinstance(model, families.WithDecoder) else "begin"]
 
 
@@ -29,17 +29,17 @@ def build(
 ) -> TokenNetwork:
     """Build the network of a config as a Flax Linen module, for any devices.
 
-    `init` returns plain parameters, `apply` logits, as of any other module. Training itself uses
-    `make_model`, which chooses kernels for the devices: the parameters are the same.
+    `init` returns plain parameters, and `apply` returns logits. Training uses `make_model`, which
+    chooses kernels for the devices and creates the same parameters.
 
     Args:
-      config: the config of a run, or its part `model` alone, such as an `EncoderDecoderConfig`.
-      vocab_size: entries of the vocabulary for targets.
-      kernels: the functions that compute attention and matmuls. The default is plain JAX, under
-        which every transform works; `kernels_of(mesh, dtype)` has fast ones for a mesh.
+      config: the config of a run, or its `model`, such as an `EncoderDecoderConfig`.
+      vocab_size: size of the target vocabulary.
+      kernels: the functions that compute attention and matmuls. The default is plain JAX, which
+        supports every JAX transform; `kernels_of(mesh, dtype)` returns fast kernels for a mesh.
 
     Raises:
-      UserError: `config` is neither, or `vocab_size` is not a positive number.
+      UserError: `config` has another type, or `vocab_size` is not a positive integer.
     """
     if not isinstance(config, Config | ModelConfig):
         raise UserError(
@@ -69,13 +69,13 @@ def make_model(config: Config, vocab_size: int, mesh: Mesh | None) -> Network:
       mesh: the devices that the network runs on; None means any; see `kernels_of`.
     """
     model, kernels = config.model, kernels_of(mesh, config.model.dtype)
-    if config.parallel.backend == "pmap":  # each device has a program of its own
+    if config.parallel.backend == "pmap":  # each device runs a separate program
         mesh = None
     return _network(model, vocab_size, kernels, mesh, config.parallel.remat)
 
 
 def make_scoring_model(model: ModelConfig, vocab_size: int, mesh: Mesh | None) -> ScoringModel:
-    """Make a network for scoring and, unless it is encoder-only, for searching.
+    """Make a network for scoring and, unless it is encoder-only, for decoding.
 
     Args:
       model: sizes and options of the network, `settled`, as for `make_model`.
@@ -86,5 +86,5 @@ def make_scoring_model(model: ModelConfig, vocab_size: int, mesh: Mesh | None) -
 
 
 def make_decoding_model(model: ModelConfig, vocab_size: int, mesh: Mesh | None) -> DecodingModel:
-    """Make a network for searching, not encoder-only; arguments as for `make_scoring_model`."""
+    """Make a network for decoding, not encoder-only; see `make_scoring_model`."""
     return cast(DecodingModel, make_scoring_model(model, vocab_size, mesh))

@@ -1,7 +1,7 @@
 """The parameters of a model under the names of the paper.
 
-In training, a parameter of all layers of a stack is one array, as layers are compiled as one scan.
-Here each parameter of each layer is a separate array:
+Training keeps a parameter of all layers of a stack in one array, because it scans over the layers.
+The functions of this module use a separate array for each layer:
 
     embedding                               the shared matrix of section 3.4: [vocab_size, d_model]
     encoder.layers.0.self_attention.W_Q     W_i^Q of section 3.2.2, heads side by side
@@ -9,7 +9,7 @@ Here each parameter of each layer is a separate array:
     decoder.layers.5.feed_forward.W_1       W_1 of equation 2: [d_model, d_ff]
     encoder.norm.scale                      of the norm at the end of a pre-norm stack
 
-Matrices are as in the paper's formulas, x W: their first axis is the input's.
+Matrices multiply as in the paper, x W: the first axis is the input.
 """
 
 import math
@@ -37,7 +37,7 @@ _LAST = {
 
 
 def named_arrays(params: Mapping[str, PyTree]) -> dict[str, Float32[np.ndarray, "..."]]:
-    """Copy the parameters to the host by name, with an array for each layer.
+    """Copy the parameters to the host, as one array per layer and name.
 
     Args:
       params: the training parameters of one model.
@@ -70,7 +70,7 @@ def parameters_of(arrays: Arrays, like: Mapping[str, PyTree]) -> dict[str, PyTre
     unused = set(arrays)
     for path, wanted in flatten_dict(like).items():
         names = list(_names(path, wanted.shape))
-        layers = [_taken(arrays, name, wanted.shape, layer) for name, layer in names]
+        layers = [_find(arrays, name, wanted.shape, layer) for name, layer in names]
         unused -= {name for name, _ in names}
         params[path] = layers[0] if names[0][1] is None else np.stack(layers)
     if unused:
@@ -121,8 +121,8 @@ def _parameters(params: Mapping[str, PyTree]) -> Iterator[tuple[tuple[str, ...],
     yield from flatten_dict(params).items()
 
 
-def _taken(arrays: Arrays, name: str, wanted: tuple[int, ...], layer: int | None) -> np.ndarray:
-    """Return an array by name, or refuse a missing or wrongly shaped one."""
+def _find(arrays: Arrays, name: str, wanted: tuple[int, ...], layer: int | None) -> np.ndarray:
+    """Return an array by name, or raise `UserError` if it is missing or has a wrong shape."""
     if name not in arrays:
         raise UserError(f"there is no array {name}, which is a parameter of the model")
     array, shape = arrays[name], wanted if layer is None else wanted[1:]
