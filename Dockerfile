@@ -8,8 +8,8 @@
 #   docker build -t t2t-jax --build-arg EXTRAS=train,cuda13,gcs .
 #   docker run --gpus all --entrypoint t2t-jax t2t-jax train --config configs/base.py --workdir gs://BUCKET/base
 
-# constraints.txt pins the packages. A digest pins the system, too: --build-arg BASE=python:3.12-slim@sha256:...
-ARG BASE=python:3.12-slim
+# constraints.txt pins the packages. A digest pins the system, too: --build-arg BASE=python:3.11-slim@sha256:...
+ARG BASE=python:3.11-slim
 FROM ${BASE}
 
 # Without these, NCCL does not see InfiniBand or RoCE, and several hosts train over TCP.
