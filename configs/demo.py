@@ -3,7 +3,7 @@
     t2t-jax train --config configs/demo.py --workdir runs/demo
 
 The quickstart's network with relative positions (Shaw et al. 2018 in the form of T5), trained for
-10,000 steps in place of 1,200: some 30 passes over the 43,853 pairs of the bundled corpus. The
+10,000 steps in place of 1,200: some 30 passes over the 43,873 pairs of the bundled corpus. The
 learning rate is constant after its warmup and falls to 0 in the last 40% of the steps. What each of
 these changes is worth on a corpus of this size stands in docs/results/multi30k_small.md.
 
