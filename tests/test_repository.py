@@ -1,5 +1,6 @@
 """The files of the repository that GitHub and other services read: each follows its schema."""
 
+import json
 import re
 import tomllib
 
@@ -61,6 +62,10 @@ def test_the_image_has_one_version_of_every_package_within_the_bounds():
         assert requirement.specifier.contains(pins[name]), requirement
     # JAX, its library and the plugins for GPUs are released together.
     assert len({pin for name, pin in pins.items() if re.match("jax(lib|-cuda|$)", name)}) == 1
+    # The figures that documents quote are measured with these versions.
+    record = json.loads((ROOT / "docs/results/quickstart/scores.jsonl").read_text("utf-8"))
+    versions = record["provenance"]["versions"]
+    assert versions | {name: pins[name] for name in ("jax", "flax", "optax", "numpy")} == versions
     dockerfile = (ROOT / "Dockerfile").read_text(encoding="utf-8")
     assert "--constraint constraints.txt" in dockerfile
     assert "!constraints.txt" in (ROOT / ".dockerignore").read_text(encoding="utf-8")

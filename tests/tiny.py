@@ -9,15 +9,20 @@ import jax
 from t2t_jax.modules.network import init_parameters
 
 
-def tiny_sizes(d_model: int, layers: tuple[int, int], num_heads: int = 2) -> dict[str, Any]:
-    """Return the fields of a config with a `d_ff` of twice the width."""
+def tiny_fields(d_model: int, layers: tuple[int, int], num_heads: int = 2) -> dict[str, Any]:
+    """Return the fields of a model with a `d_ff` of twice the width."""
     return {
-        "model.d_model": d_model,
-        "model.num_heads": num_heads,
-        "model.d_ff": 2 * d_model,
-        "model.num_encoder_layers": layers[0],
-        "model.num_decoder_layers": layers[1],
+        "d_model": d_model,
+        "num_heads": num_heads,
+        "d_ff": 2 * d_model,
+        "num_encoder_layers": layers[0],
+        "num_decoder_layers": layers[1],
     }
+
+
+def tiny_sizes(d_model: int, layers: tuple[int, int], num_heads: int = 2) -> dict[str, Any]:
+    """Return the same fields by their paths in a config."""
+    return {f"model.{k}": size for k, size in tiny_fields(d_model, layers, num_heads).items()}
 
 
 def first_parameters(network: nn.Module, seed: int = 0) -> Any:

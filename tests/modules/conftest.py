@@ -17,6 +17,7 @@ from t2t_jax.config.registry import load_named
 from t2t_jax.kernels.cpu import CPU
 from t2t_jax.modules.transformer import TokenNetwork
 from tests.selection import thorough_after
+from tests.tiny import tiny_fields
 
 VOCAB_SIZE, BOS_ID = 11, 1
 
@@ -40,15 +41,7 @@ t2t_jax.register_score_function(
     "test_cosine", _cosine, lambda d_k: {"temperature": t2t_jax.Parameter((), 10.0)}
 )
 
-_PAPER = network_config(
-    d_model=16,
-    num_heads=2,
-    d_ff=32,
-    num_encoder_layers=2,
-    num_decoder_layers=2,
-    dropout_rate=0.0,
-    max_positions=12,
-)
+_PAPER = network_config(**tiny_fields(16, (2, 2)), dropout_rate=0.0, max_positions=12)
 # Together they hold every option; few, because compiling each takes longer than all its tests.
 _KINDS = {
     "paper": {},

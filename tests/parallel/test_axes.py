@@ -15,23 +15,11 @@ from t2t_jax.config import network_config
 from t2t_jax.errors import UserError
 from t2t_jax.modules.network import init_parameters
 from t2t_jax.modules.transformer import Transformer
-from t2t_jax.parallel.axes import (
-    RULES,
-    constrain,
-    on_mesh,
-    partition_spec,
-    shardings,
-)
+from t2t_jax.parallel.axes import RULES, constrain, on_mesh, partition_spec, shardings
 from tests.refusals import refused
+from tests.tiny import tiny_fields
 
-_TINY = {
-    "d_model": 8,
-    "num_heads": 2,
-    "d_ff": 16,
-    "num_encoder_layers": 1,
-    "num_decoder_layers": 1,
-    "max_positions": 12,
-}
+_TINY = {**tiny_fields(8, (1, 1)), "max_positions": 12}
 _KINDS = {
     "paper": {},
     "pre_norm": {"norm_order": "pre"},

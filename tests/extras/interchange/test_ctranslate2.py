@@ -28,14 +28,17 @@ REFUSED = {
     "name", thorough_after(5, [name for name in OPTIONS if name not in REFUSED])
 )
 def test_ctranslate2_finds_translations_as_probable(name, tmp_path):
-    model = portable(OPTIONS[name])
-    sources, targets = real_pairs()
-    write_model(model, "ctranslate2", tmp_path / "out")
-    engine = ctranslate2.Translator(str(tmp_path / "out"), intra_threads=1)
+    _check_scores(portable(OPTIONS[name]), *real_pairs(), tmp_path / "out")
+
+
+def _check_scores(model, sources, targets, path):
+    """Compare the log-probabilities of CTranslate2 with ours, token by token."""
+    write_model(model, "ctranslate2", path)
+    engine = ctranslate2.Translator(str(path), intra_threads=1)
     theirs = engine.score_batch(subwords(model, sources), subwords(model, targets))
     ours = score(translator_of(model), sources, targets)
-    for found, own in zip(theirs, ours, strict=True):
-        np.testing.assert_allclose(found.log_probs, own.token_log_probs, rtol=1e-4, atol=1e-4)
+    for line, expected in zip(theirs, ours, strict=True):
+        np.testing.assert_allclose(line.log_probs, expected.token_log_probs, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("norm", ["layer", "rms"])
@@ -46,13 +49,7 @@ def test_norms_of_a_deep_norm_keep_their_epsilon(norm, tmp_path):
     # The first norm of a stack has another epsilon, which counts little beside a large variance.
     small |= {name: 30 * model.arrays[name] for name in ("source_embedding", "target_embedding")}
     model = dataclasses.replace(model, arrays={**model.arrays, **small})
-    sources, targets = (side[:8] for side in real_pairs())
-    write_model(model, "ctranslate2", tmp_path / "out")
-    engine = ctranslate2.Translator(str(tmp_path / "out"), intra_threads=1)
-    theirs = engine.score_batch(subwords(model, sources), subwords(model, targets))
-    ours = score(translator_of(model), sources, targets)
-    for found, own in zip(theirs, ours, strict=True):
-        np.testing.assert_allclose(found.log_probs, own.token_log_probs, rtol=1e-4, atol=1e-4)
+    _check_scores(model, *(side[:8] for side in real_pairs()), tmp_path / "out")
 
 
 @pytest.mark.parametrize("name", ["paper", "modern"])
