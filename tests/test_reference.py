@@ -57,10 +57,10 @@ def test_every_command_is_there_with_its_flags(reference):
     commands = [name for group in all_commands().values() for name in group]
     assert re.findall(r"^### t2t-jax (.+)$", text, re.MULTILINE) == commands
     sections = dict(zip(commands, text.split("\n### ")[1:], strict=True))
-    assert "```{option} --prefixes PATH|None\nFile with a line" in sections["translate"]
-    assert "```{option} --beam-size INT\nHypotheses kept alive" in sections["translate"]
-    assert "```{option} CORPUS\nThe corpus: wmt14-en-de" in sections["data"]
-    assert "```{option} --parallel.fsdp INT\nDevices that share" in sections["translate"]
+    assert "```{option} --prefixes PATH|None\nFile with a prefix" in sections["translate"]
+    assert "```{option} --beam-size INT\nNumber of hypotheses" in sections["translate"]
+    assert "```{option} CORPUS\nCorpus: wmt14-en-de" in sections["data"]
+    assert "```{option} --parallel.fsdp INT\nNumber of devices" in sections["translate"]
     # Fields of the config have a page of their own.
     assert "```{option} --compile-only" in sections["train"]
     assert "model.d-ff" not in text

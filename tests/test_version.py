@@ -149,7 +149,7 @@ def test_a_run_whose_training_used_a_deleted_feature_translates_and_does_not_tra
 def test_a_run_of_0_1_0_is_refused_by_its_version():
     saved = json.loads(Config().to_json())
     del saved["model"]["architecture"]
-    with refused(match=r"runs of version 0\.1\.0 .* train them on with version 0\.2"):
+    with refused(match=r"runs of version 0\.1\.0 .* use version 0\.2\.0"):
         from_dict(saved)
 
 

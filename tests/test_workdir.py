@@ -62,11 +62,11 @@ def _another_corpus(config, workdir):
 FOREIGN = {
     "another vocabulary, and no hash beside it": (
         _another_vocabulary,
-        "was trained with another vocabulary than this run's",
+        "was trained with another vocabulary than this run;",
     ),
     "a checkpoint of another corpus": (
         _another_corpus,
-        "was trained with another corpus than this run's",
+        "was trained with another corpus than this run;",
     ),
     "a flipped bit of the vocabulary": (
         lambda _, workdir: _flip(workdir / "vocabulary.model"),

@@ -34,13 +34,13 @@ def test_the_metrics_are_the_last_line_of_the_log(tiny_run, tmp_path, port, monk
     config = tiny_run.config.replace(tiny_run.without_dev)
     config = config.replace({"training.num_train_steps": 3, "training.log_every_steps": 2})
     scraped = {}
-    last_words = trainer._last_words
+    end_reason = trainer._end_reason
 
     def scrape(*arguments):  # once all steps are done, while the run is still open
         scraped.update(_scraped(port))
-        return last_words(*arguments)
+        return end_reason(*arguments)
 
-    monkeypatch.setattr(trainer, "_last_words", scrape)
+    monkeypatch.setattr(trainer, "_end_reason", scrape)
     trainer.train(config, tmp_path / "run", metrics_port=port)
     last = records_of(tmp_path / "run", "train")[-1]
     logged = ("step", "loss", "target_tokens_per_second", "step_seconds", "host_memory_bytes")

@@ -491,7 +491,7 @@ def test_a_finished_grid_is_listed_and_grows_by_its_directory_alone(finished, ca
         (["--report", "--columns"], "--columns is empty"),
         (["--again"], "--again scores on test again"),
         (["--again", "--split", "test", "--report"], "--again scores on test again"),
-        (["--workdir", "w", "--slurm", "timeout_min=5"], "jobs need --launcher slurm"),
+        (["--workdir", "w", "--slurm", "timeout_min=5"], "of Slurm jobs; add --launcher slurm"),
         (["--workdir", "w", "--launcher", "slurm", "--jobs", "2"], "--jobs is for this machine"),
     ],
 )

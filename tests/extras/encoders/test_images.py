@@ -209,7 +209,7 @@ def test_digits_are_those_of_scikit_learn_in_three_parts():
         ({"model.share_embeddings": True}, "share_embeddings is for .*not for 'image_encoder'"),
         ({"data.task": "tagging"}, "set model.architecture='encoder_only'"),
         ({"model.architecture": "encoder_decoder"}, "is for model.architecture"),
-        ({"data.task": "auto"}, "such a network can learn"),
+        ({"data.task": "auto"}, "a task that the network can learn"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(changes, said):

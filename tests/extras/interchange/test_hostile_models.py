@@ -276,7 +276,7 @@ def test_numbers_of_eight_bits_are_refused_by_name(dtype, tmp_path):
     header = json.dumps(about).encode()
     content = struct.pack("<Q", len(header)) + header + bytes(4)
     (place / "model.safetensors").write_bytes(content)
-    with pytest.raises(UserError, match=rf"kind {dtype} in the array 'classifier.bias'; import"):
+    with pytest.raises(UserError, match=rf"dtype {dtype} in the array 'classifier.bias'; import"):
         golden_model("gpt2", place)
 
 
