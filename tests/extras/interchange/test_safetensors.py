@@ -65,10 +65,7 @@ def _with_another_vocabulary(out):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (
-            lambda out: (out / "model.safetensors").write_bytes(b"12"),
-            "or no safetensors file",
-        ),
+        (lambda out: (out / "model.safetensors").write_bytes(b"12"), "or no safetensors file"),
         (lambda out: (out / "model.safetensors").unlink(), "not a directory that t2t-jax export"),
         (lambda out: (out / "config.json").write_text("{}"), "config lacks the section"),
         (lambda out: (out / "vocabulary.model").write_bytes(b"?"), "not a SentencePiece model"),
