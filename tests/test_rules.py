@@ -21,13 +21,13 @@ TREES = {
 }
 MOST_LINES_OF_A_FUNCTION, MOST_LINES_OF_A_FILE = 80, 600
 MOST = {
-    "lines of code of the core": 22_055,
+    "lines of code of the core": 22_052,
     "lines of code of the extras": 8_732,
-    "lines of code of the tests": 35_450,
+    "lines of code of the tests": 35_447,
     "lines of code of tests/against": 1_772,
     "lines of code of the benchmarks": 4_148,
-    "words of the documents": 46_548,
-    "words of the docstrings": 74_091,
+    "words of the documents": 46_474,
+    "words of the docstrings": 69_990,
     "config fields": 121,
     "commands": 23,
 }
