@@ -30,8 +30,8 @@ from t2t_jax.training.averaging import is_due
 from t2t_jax.training.state import TrainState
 from t2t_jax.training.step import compile_train_step
 
-# What each process proposes after a step: nothing, a checkpoint, or a stop, which is the number of
-# the signal. Signal numbers are above 1, and the processes agree on the largest proposal.
+# What each process proposes after a step: nothing, a checkpoint, or a stop, which is twice the
+# number of the signal, as SIGHUP is 1. The processes agree on the largest proposal.
 _NOTHING, _CHECKPOINT = 0, 1
 
 
@@ -151,7 +151,7 @@ def _train(
             if agreed != _NOTHING:
                 saver.save(state)
             if agreed > _CHECKPOINT:
-                return state, agreed
+                return state, agreed // 2
     return state, 0
 
 
@@ -202,8 +202,8 @@ class _Saver:
         self._saved, self._proposed = time.monotonic(), False
 
     def agreed(self, step: int) -> int:
-        """Return the common decision after a step: nothing, a checkpoint, or a signal number."""
-        proposal = self._run.stop.number or self._proposal()
+        """Return the common decision after a step: nothing, a checkpoint, or a stop."""
+        proposal = 2 * self._run.stop.number or self._proposal()
         busy, lap = self._run.progress.take_lap()
         with self._run.progress.waiting():
             agreed = self._agreement(proposal, busy)

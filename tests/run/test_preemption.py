@@ -89,4 +89,4 @@ def test_a_training_saves_its_state_at_a_notice_and_goes_on(server, tiny_run, tm
     assert train(config, tmp_path / "run", preemption_notices="gce").exit_code == 0
     first, last = steps_in(tmp_path / "run" / "checkpoints")
     assert first < last == 150
-    assert "notice of preemption (preempted)" in capsys.readouterr().err
+    assert "preemption notice (preempted)" in capsys.readouterr().err

@@ -113,7 +113,7 @@ def test_a_run_writes_what_it_promises(undisturbed, config):
     assert any(p.name.startswith("events.out.tfevents") for p in undisturbed.iterdir())
 
 
-@pytest.mark.parametrize("number", thorough_after(1, [signal.SIGTERM, signal.SIGINT]))
+@pytest.mark.parametrize("number", thorough_after(1, [signal.SIGHUP, signal.SIGINT]))
 def test_a_signal_stops_with_a_checkpoint_and_the_run_goes_on_from_it(
     tiny_run, tmp_path, config, undisturbed, number, capsys
 ):

@@ -147,7 +147,7 @@ def test_a_process_that_is_asleep_ends_all_and_the_run_goes_on_exactly(tiny_run,
     slow = tiny_run.with_fault(tmp_path, of_process_1, "time.sleep(0.1)")
     printed = slow.finish(workdir, *flags, processes=2)
     assert "step 5 of 24 begins" in printed
-    (warning,) = [line for line in printed.splitlines() if "keeps the others" in line]
+    (warning,) = [x for x in printed.splitlines() if "keeps the other processes" in x]
     assert warning.startswith("warning: process 1 on ")
     tiny_run.finish(tmp_path / "undisturbed", *flags, processes=2)
     assert tiny_run.losses(workdir) == tiny_run.losses(tmp_path / "undisturbed")
