@@ -254,8 +254,8 @@ def _is_alike(function: object, second: object) -> bool:
     code, second_code = (getattr(f, "__code__", None) for f in (function, second))
     if code is None or code != second_code or code.co_freevars:
         return False
-    (globals_, defaults), other = map(attrgetter("__globals__", "__defaults__"), (function, second))
-    return globals_ is other[0] and defaults == other[1]
+    (globals_, defaults), pair = map(attrgetter("__globals__", "__defaults__"), (function, second))
+    return globals_ is pair[0] and defaults == pair[1]
 
 
 def _read(path: str) -> RegisteringFile | None:

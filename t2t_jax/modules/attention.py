@@ -418,9 +418,9 @@ def join_projections(
         heads = [attention.split_heads(kernel, config.groups) for kernel in kernels]
         return attention.merge_heads(jnp.concatenate(heads, axis=-1))
 
-    others = {name: value for name, value in params.items() if name not in config.projections}
+    separate = {name: value for name, value in params.items() if name not in config.projections}
     joined = [params[name] for name in config.projections]
-    return others | {"query_key_value": jax.tree.map(join, *joined)}
+    return separate | {"query_key_value": jax.tree.map(join, *joined)}
 
 
 def source_layout(config: AttentionConfig, dtype: DTypeLike, kernels: Kernels) -> CacheLayout:

@@ -96,7 +96,7 @@ def empty_cache(
 
 
 def axes_of(layout: CacheLayout, depth: int) -> Any:
-    """Return a tree like a cache that has the index of its position axis in place of each array."""
+    """Return a tree like a cache that has the index of the position axis instead of each array."""
     axes: dict[CacheLayout, Any] = {"turned": CACHED_AXES, "in_order": cast(Any, InOrder)(1, 1)}
     return 3 if layout == "stacked" else (axes[layout],) * depth
 

@@ -59,7 +59,7 @@ class Ensemble:
     def prepare(self, params: Parameters, quantize: Quantize = "none") -> Parameters:
         """See `DecodingModel.prepare`."""
         return join_parameters(
-            member.prepare(own, quantize) for member, own in self._members_with(params)
+            member.prepare(p, quantize) for member, p in self._members_with(params)
         )
 
     def empty_cache(self, rows: int, beam_size: int, room: int) -> Cache:
@@ -68,7 +68,7 @@ class Ensemble:
 
     def memory(self, params: Parameters, inputs: PyTree) -> tuple[Memory, ...]:
         """See `DecodingModel.memory`."""
-        return tuple(member.memory(own, inputs) for member, own in self._members_with(params))
+        return tuple(member.memory(p, inputs) for member, p in self._members_with(params))
 
     def step(
         self,
@@ -79,12 +79,12 @@ class Ensemble:
     ) -> tuple[Float[Array, "b k vocab"], tuple[Cache, ...]]:
         """See `DecodingModel.step`."""
         members = zip(self.members, params.values(), cache, memory, strict=True)
-        steps = [member.step(own, last, slots, sources) for member, own, slots, sources in members]
+        steps = [member.step(p, last, slots, sources) for member, p, slots, sources in members]
         return log_mean([logits for logits, _ in steps]), tuple(new for _, new in steps)
 
     def logits(self, params: Parameters, batch: Batch) -> Float[Array, "b t vocab"]:
         """See `DecodingModel.logits`."""
-        return log_mean([member.logits(own, batch) for member, own in self._members_with(params)])
+        return log_mean([member.logits(p, batch) for member, p in self._members_with(params)])
 
     def losses(self, params: Parameters, batch: Batch, label_smoothing: float) -> Losses:
         """See `DecodingModel.losses`."""

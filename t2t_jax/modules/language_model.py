@@ -59,15 +59,15 @@ def joined_pairs(batch: Batch) -> Joined:
     # tokens of a sentence keep their order. Padding moves to the end.
     last = 2 * length + 2
     order = jnp.argsort(jnp.where(segments == 0, last, 2 * segments + is_target), axis=1)
-    places = jnp.argsort(order, axis=1)[:, sources:]  # the inverse permutation, of targets
+    target_indices = jnp.argsort(order, axis=1)[:, sources:]  # the inverse permutation
     tokens, segments = (jnp.take_along_axis(x, order, axis=1) for x in (tokens, segments))
-    place = jnp.arange(length)
+    index = jnp.arange(length)
     begins = segments != jnp.pad(segments, ((0, 0), (1, 0)), constant_values=-1)[:, :-1]
     # The distance to the start of the pair, which is the latest start so far.
-    positions = place - jax.lax.cummax(jnp.where(begins, place, 0), axis=1)
+    positions = index - jax.lax.cummax(jnp.where(begins, index, 0), axis=1)
     positions = jnp.where(segments == 0, 0, positions)
     of_source = (order < sources) & (segments != 0)
-    return Joined(tokens, segments, positions, of_source, places)
+    return Joined(tokens, segments, positions, of_source, target_indices)
 
 
 def prefix_mask(
