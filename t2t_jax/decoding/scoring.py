@@ -17,7 +17,7 @@ from t2t_jax.errors import UserError
 from t2t_jax.modules.decoding_model import DecodingModel
 from t2t_jax.modules.interceptors import InterceptedJit
 from t2t_jax.modules.parameters import Parameters
-from t2t_jax.parallel.mesh import on_host, one_ahead, put_rows, row_parts
+from t2t_jax.parallel.mesh import on_host, prefetch_one, put_rows, row_parts
 
 # The logits of all positions exist at once, where a search has those of the last position only.
 # With a vocabulary of 37,000 subwords, those of this many tokens take 0.6 GB in float32.
@@ -113,7 +113,7 @@ def of_each_line(
             arrays = (padded([side[line] for line in lines], rows, length) for side in sides)
             yield lines, compute(*(put_rows(array, mesh) for array in arrays))
 
-    for lines, computed in one_ahead(launched()):
+    for lines, computed in prefetch_one(launched()):
         yield from zip(lines, on_host(computed), strict=False)
 
 

@@ -107,8 +107,8 @@ def on_host(tree: _Tree) -> _Tree:
     return multihost_utils.process_allgather(tree, tiled=True)
 
 
-def one_ahead(items: Iterator[_T]) -> Iterator[_T]:
-    """Yield items one step late, so that the devices compute the next item in the meantime."""
+def prefetch_one(items: Iterator[_T]) -> Iterator[_T]:
+    """Yield each item after the next one was requested, so that devices compute in the meantime."""
     previous: list[_T] = []
     for item in items:
         yield from previous

@@ -210,7 +210,7 @@ def of_main(value: int) -> int:
     return agree(value if is_main() else 1 - 2**31)
 
 
-def one_without(holds: bool) -> int | None:
+def failing_process(holds: bool) -> int | None:
     """Return the largest index of a process whose `holds` is False, or None."""
     index = agree(-1 if holds else jax.process_index())
     return None if index < 0 else index
@@ -446,7 +446,7 @@ def locked(workdir: Path) -> Iterator[None]:
                 stack.enter_context(holding(workdir / LOCK, str(mark)))
             except BlockingIOError as error:
                 raise _is_held(workdir) from error
-        process = one_without(_finds(workdir / LOCK, of_main(mark)))
+        process = failing_process(_finds(workdir / LOCK, of_main(mark)))
         if process is not None:
             raise UserError(
                 f"{workdir} is not the same directory on process {process} as on process 0; put it "

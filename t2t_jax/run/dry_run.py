@@ -12,7 +12,7 @@ from t2t_jax.config.cost import num_parameters
 from t2t_jax.data.batching import describe_corpus
 from t2t_jax.errors import UserError
 from t2t_jax.parallel.devices import gib, memory_of_a_device
-from t2t_jax.parallel.processes import check_free, check_same, of_main, one_without
+from t2t_jax.parallel.processes import check_free, check_same, failing_process, of_main
 from t2t_jax.run.history import History
 from t2t_jax.run.preparing import Plan, planned, shared_facts
 from t2t_jax.run.provenance import provenance
@@ -83,7 +83,7 @@ def _check_shared_directory(workdir: Path) -> None:
 
 def _raise_together(problem: str, folder: Path) -> None:
     """Raise an error on all processes if one process has a problem, so that no process hangs."""
-    failing = one_without(not problem)
+    failing = failing_process(not problem)
     if failing is not None:
         raise UserError(problem or f"{folder} cannot be used by process {failing}; see its error")
 

@@ -22,7 +22,7 @@ from t2t_jax.decoding.arguments import whole_number
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
 from t2t_jax.parallel.devices import hardware_name
-from t2t_jax.parallel.mesh import batch_layout, mesh_of, on_host, one_ahead
+from t2t_jax.parallel.mesh import batch_layout, mesh_of, on_host, prefetch_one
 from t2t_jax.run.provenance import provenance, without_files
 from t2t_jax.system.records import Record
 from t2t_jax.system.signals import safe_point
@@ -234,7 +234,7 @@ def computed_batches(
         local: Batch = jax.tree.map(itemgetter(layout.local_rows()), full_batch)
         return batches.chosen(step), full_batch.targets, program(layout.put(local))
 
-    for chosen, targets, out in one_ahead(map(launch, range(batches.steps_per_epoch))):
+    for chosen, targets, out in prefetch_one(map(launch, range(batches.steps_per_epoch))):
         safe_point()
         yield chosen, targets, on_host(out)
 

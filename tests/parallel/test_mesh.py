@@ -19,7 +19,7 @@ from t2t_jax.parallel.mesh import (
     batch_layout,
     make_mesh,
     mesh_of,
-    one_ahead,
+    prefetch_one,
     row_parts,
 )
 from tests.refusals import refused
@@ -141,5 +141,5 @@ def test_mesh_of_parameters_is_where_they_are():
 def test_a_batch_is_launched_before_the_one_before_it_is_read():
     made: list[int] = []
     items = (made.append(i) or i for i in range(3))
-    seen = [(item, list(made)) for item in one_ahead(items)]
+    seen = [(item, list(made)) for item in prefetch_one(items)]
     assert seen == [(0, [0, 1]), (1, [0, 1, 2]), (2, [0, 1, 2])]

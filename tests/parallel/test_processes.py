@@ -75,7 +75,7 @@ def resume(workdir, mesh, axis="data"):
 _TOGETHER = f"""{_COMMON}
 import socket
 from t2t_jax.parallel.processes import Agreement, agree, check_same, hosts, is_main, join, of_main
-from t2t_jax.parallel.processes import one_without
+from t2t_jax.parallel.processes import failing_process
 from t2t_jax.parallel.processes import locked
 import t2t_jax.parallel.processes
 
@@ -87,7 +87,8 @@ assert mesh.size == 4
 
 # Numbers.
 assert (agree(process + 5), of_main(7 - process)) == (6, 7)
-assert (one_without(True), one_without(process == 0), one_without(process == 1)) == (None, 1, 0)
+assert (failing_process(True), failing_process(process == 0)) == (None, 1)
+assert failing_process(process == 1) == 0
 check_same({{"the config": "same", "the vocabulary": "same"}})
 try:
     check_same({{"the config": "same", "the vocabulary": str(process)}})
@@ -564,5 +565,5 @@ def test_one_process_agrees_with_itself_at_once():
     agreement = processes.Agreement()
     assert [agreement(n) for n in (0, 3, 0)] == [0, 3, 0]
     assert (processes.agree(4), processes.of_main(-2), processes.is_main()) == (4, -2, True)
-    assert (processes.one_without(True), processes.one_without(False)) == (None, 0)
+    assert (processes.failing_process(True), processes.failing_process(False)) == (None, 0)
     processes.check_same({"the config": "any"})
