@@ -52,11 +52,11 @@ class Limits:
 
     rows: int = 16
     """Sentences under way in each group of rows."""
-    longest: int = 256
+    max_length: int = 256
     """Most tokens of a source."""
-    most_steps: int = 8
+    max_steps: int = 8
     """The most positions that are computed before sentences that wait may come in."""
-    most_waiting: int = 1024
+    max_waiting: int = 1024
     """The most sentences that may wait; more are refused."""
     seconds_per_token: float = 0.001
     """The seconds by which a sentence may arrive after a longer one and still overtake it, for each
@@ -143,7 +143,7 @@ class OpenSearch:
         few = {eighth} if self._rows > _FEW_ROWS else set[int]()
         self._numbers_of_rows = tuple(sorted(few | {self._rows}))
         self._places = tuple(sorted({parts, quarter, self._rows}))
-        shortest, longest = rung(1), rung(self.limits.longest)
+        shortest, longest = rung(1), rung(self.limits.max_length)
         self._lengths = tuple(shortest << n for n in range((longest // shortest).bit_length()))
         self._prefix = constraints.prompt_length
         self._waiting: list[_Request] = []  # a heap
@@ -211,17 +211,17 @@ class OpenSearch:
         """Refuse a sentence where none may wait any more; those that are over leave first."""
         if self._closed:
             raise ClosedError("the search takes no more sentences")
-        if len(self._waiting) >= self.limits.most_waiting:
+        if len(self._waiting) >= self.limits.max_waiting:
             self._waiting = [request for request in self._waiting if not request.is_over()]
             heapq.heapify(self._waiting)
-        if len(self._waiting) >= self.limits.most_waiting:
+        if len(self._waiting) >= self.limits.max_waiting:
             raise QueueFullError(f"{len(self._waiting)} sentences wait already")
 
     def _check(self, sentence: Sentence, most: int, listener: Listener | None) -> None:
-        if sentence.length > self.limits.longest or sentence.limit > most:
+        if sentence.length > self.limits.max_length or sentence.limit > most:
             raise ValueError(
                 f"{sentence.length} tokens and {sentence.limit} of output are more than the "
-                f"{self.limits.longest} and {most} that there is room for"
+                f"{self.limits.max_length} and {most} that there is room for"
             )
         if len(sentence.prefix) > self._prefix:
             raise ValueError(
@@ -308,7 +308,7 @@ class OpenSearch:
         leave = max(0, len(under_way) - together)
         places = [n for n in self._places if n <= group.sizes.rows]
         group.let_in(coming, places, self._lengths)
-        progress = group.search_on(leave, self.limits.most_steps)
+        progress = group.search_on(leave, self.limits.max_steps)
         for number, result in group.collect(progress):
             under_way.pop(number).tell(result)
         for number, tokens in group.so_far():

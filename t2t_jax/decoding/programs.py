@@ -60,9 +60,9 @@ class Sizes(NamedTuple):
     """The most sentences that may come in at once."""
     source_length: int
     """Positions of a source, padding included."""
-    room: int
+    capacity: int
     """Positions of an output; the arrays grow if an output needs more."""
-    most_room: int
+    max_capacity: int
     """The most positions of an output."""
     prefix: int = 0
     """Positions of the prefixes of outputs; 0 without prefixes."""
@@ -106,7 +106,7 @@ class Progress(NamedTuple):
 @partial(InterceptedJit, static_argnames=("search", "sizes"))
 def begin_work(search: Search, sizes: Sizes, inputs: SearchInputs) -> Work:
     """Make a group of free rows."""
-    model, beam_size, room = search.model, search.strategy.beam_size, sizes.room
+    model, beam_size, room = search.model, search.strategy.beam_size, sizes.capacity
     free = jnp.zeros((sizes.rows,), jnp.int32)
     state = loop.begin(
         model.empty_cache(sizes.rows, beam_size, room),
@@ -192,9 +192,9 @@ def resize_work(model: DecodingModel, mesh: Mesh, sizes: Sizes, work: Work) -> W
     """
     beam_size = work.state.rows.live.last.shape[1]
     memory = loop.resize_rows(fit_memory(model, work.memory, sizes.source_length), sizes.rows)
-    empty_cache = jax.eval_shape(partial(model.empty_cache, sizes.rows, beam_size, sizes.room))
+    empty_cache = jax.eval_shape(partial(model.empty_cache, sizes.rows, beam_size, sizes.capacity))
     state = loop.resize(
-        work.state, sizes.rows, sizes.room, empty_cache, model.axes(beam_size).slots
+        work.state, sizes.rows, sizes.capacity, empty_cache, model.axes(beam_size).slots
     )
     return _by_rows(Work(state, memory), mesh)
 
@@ -266,9 +266,9 @@ def search_bytes(
     hypothesis; and the keys and values of each source.
     """
     beam = 1 if decoding.temperature > 0 else decoding.beam_size
-    slots = sizes.most_room * beam
+    slots = sizes.max_capacity * beam
     per_row = slots * beam + 3 * 4 * slots + 4 * beam * vocab_size
-    outputs = _cache_bytes(model, sizes.rows, beam, sizes.most_room)
+    outputs = _cache_bytes(model, sizes.rows, beam, sizes.max_capacity)
     sources = _cache_bytes(model, sizes.rows, 1, sizes.source_length)
     return sizes.rows * per_row + outputs + sources
 

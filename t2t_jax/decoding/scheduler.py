@@ -105,14 +105,14 @@ def plan(lengths: Sequence[int], decoding: DecodingConfig, mesh: Mesh) -> list[p
 
     def sizes(source_length: int, rows: int, arrivals: int) -> programs.Sizes:
         rows, arrivals = (-(-n // parts) * parts for n in (rows, arrivals))
-        most_room = source_length + decoding.max_extra_length
-        return programs.Sizes(rows, arrivals, source_length, source_length, most_room)
+        max_capacity = source_length + decoding.max_extra_length
+        return programs.Sizes(rows, arrivals, source_length, source_length, max_capacity)
 
     capacity = _capacity(rung(lengths[0]), decoding)
     if len(lengths) <= capacity:
         rows = min(capacity, 1 << (len(lengths) - 1).bit_length())
         one_program = sizes(rung(lengths[0]), rows, rows)
-        return [one_program._replace(room=one_program.most_room)] * len(lengths)
+        return [one_program._replace(capacity=one_program.max_capacity)] * len(lengths)
     planned: list[programs.Sizes] = []
     for source_length, group in groupby(lengths, lambda length: max(_SHORTEST, rung(length))):
         count = len(list(group))
@@ -175,12 +175,12 @@ def _decode_group(
 
 def _fitting(sizes: programs.Sizes, planned: programs.Sizes, farthest: int) -> programs.Sizes:
     """Return the planned sizes with at least as many rows as now, and room for `farthest`."""
-    room = planned.room
-    while room <= farthest:
-        room = min(2 * room, planned.most_room)
-    if planned.source_length == sizes.source_length and room < 2 * farthest:
-        room = max(room, sizes.room)  # lest it be too small again at once
-    return planned._replace(rows=max(planned.rows, sizes.rows), room=room)
+    capacity = planned.capacity
+    while capacity <= farthest:
+        capacity = min(2 * capacity, planned.max_capacity)
+    if planned.source_length == sizes.source_length and capacity < 2 * farthest:
+        capacity = max(capacity, sizes.capacity)  # lest it be too small again at once
+    return planned._replace(rows=max(planned.rows, sizes.rows), capacity=capacity)
 
 
 def _leave(sizes: programs.Sizes, free: int, waiting: int) -> int:

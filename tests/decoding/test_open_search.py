@@ -18,7 +18,7 @@ from tests.decoding.random_models import sentences
 from tests.selection import thorough_after
 
 _EXTRA = 6
-_LIMITS = Limits(rows=6, longest=32, most_steps=3, most_waiting=500)
+_LIMITS = Limits(rows=6, max_length=32, max_steps=3, max_waiting=500)
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +95,7 @@ def test_sentences_get_what_they_get_in_a_closed_list(tiny, params, opened, sour
 
 
 def test_nothing_is_compiled_after_the_warm_up(opened, sources):
-    search = opened(limits=Limits(rows=3, longest=32, most_steps=3))
+    search = opened(limits=Limits(rows=3, max_length=32, max_steps=3))
     search.warm_up()
     names = "begin_work", "encode", "fit_memory", "let_in", "resize_work", "proceed"
     programs = [getattr(row_group.programs, name) for name in names]
@@ -119,7 +119,7 @@ def test_a_search_with_constraints_warms_up_and_keeps_them(tiny, opened, sources
 def test_the_tokens_so_far_grow_into_the_result(tiny, params, opened, sources):
     source = max(sources, key=len)
     heard = []
-    search = opened(limits=Limits(rows=2, longest=32, most_steps=2))
+    search = opened(limits=Limits(rows=2, max_length=32, max_steps=2))
     result = search.submit(source, listener=heard.append).result(60)
     tokens = result.tokens[0, : result.lengths[0]].tolist()
     assert len(heard) >= (len(tokens) - 1) // 2
@@ -131,7 +131,7 @@ def test_the_tokens_so_far_grow_into_the_result(tiny, params, opened, sources):
 
 
 def test_a_sentence_that_is_given_up_makes_way(tiny, params, opened, sources, monkeypatch):
-    one = Limits(rows=1, longest=32, most_steps=1)
+    one = Limits(rows=1, max_length=32, max_steps=1)
     monkeypatch.setattr("t2t_jax.decoding.open_search.num_groups", lambda *_: 1)
     search = opened(limits=one)
     long, short = max(sources, key=len), min(sources, key=len)
@@ -173,7 +173,7 @@ def test_shorter_sentences_overtake_within_a_bound(opened, sources, monkeypatch)
     long, short = max(sources, key=len), min(sources, key=len)
     orders = []
     for seconds_per_token in (100.0, 0.0):
-        limits = Limits(rows=1, longest=32, seconds_per_token=seconds_per_token)
+        limits = Limits(rows=1, max_length=32, seconds_per_token=seconds_per_token)
         search = opened(limits=limits)
         held = _Held()
         futures = [search.submit(long, listener=held)]
@@ -190,7 +190,7 @@ def test_shorter_sentences_overtake_within_a_bound(opened, sources, monkeypatch)
 
 def test_long_sentences_come_together_in_the_first_group(opened, monkeypatch):
     monkeypatch.setattr("t2t_jax.decoding.open_search.num_groups", lambda *_: 0)  # none takes any
-    search = opened(limits=Limits(rows=2, longest=32, seconds_per_token=0.0))
+    search = opened(limits=Limits(rows=2, max_length=32, seconds_per_token=0.0))
     long, short = [4] * 30, [4] * 5
 
     def lengths(group):
@@ -210,7 +210,7 @@ def test_long_sentences_come_together_in_the_first_group(opened, monkeypatch):
 
 
 def test_too_many_and_too_long_sentences_are_refused(opened, sources):
-    search = opened(limits=Limits(rows=1, longest=8, most_waiting=0))
+    search = opened(limits=Limits(rows=1, max_length=8, max_waiting=0))
     with pytest.raises(QueueFullError, match="0 sentences wait already"):
         search.submit([5, 1])
     with pytest.raises(ValueError, match="9 tokens and 15 of output are more than the 8"):
@@ -225,7 +225,7 @@ def test_too_many_and_too_long_sentences_are_refused(opened, sources):
 
 
 def test_sentences_that_were_given_up_leave_the_queue(opened, sources):
-    search = opened(limits=Limits(rows=1, longest=32, most_steps=1, most_waiting=2))
+    search = opened(limits=Limits(rows=1, max_length=32, max_steps=1, max_waiting=2))
     held = _Held()
     first = search.submit(sources[0], listener=held)
     assert held.begun.wait(60)

@@ -66,11 +66,11 @@ def test_every_sentence_fits_in_and_no_group_exceeds_its_share(lengths, tokens, 
     assert len(planned) == len(lengths)
     for length, sizes in zip(lengths, planned, strict=True):
         assert length <= sizes.source_length < max(2 * lengths[0], 64)
-        assert length + extra <= sizes.most_room
-        assert sizes.room <= sizes.most_room
+        assert length + extra <= sizes.max_capacity
+        assert sizes.capacity <= sizes.max_capacity
         assert 1 <= sizes.arrivals <= sizes.rows
-        capacity = max(1, tokens // sizes.most_room)
-        at_once = len(lengths) <= max(1, tokens // planned[0].most_room)
+        capacity = max(1, tokens // sizes.max_capacity)
+        at_once = len(lengths) <= max(1, tokens // planned[0].max_capacity)
         groups = 1 if at_once or capacity == 1 else 2
         assert sizes.rows * groups <= capacity
 

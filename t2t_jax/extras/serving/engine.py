@@ -48,10 +48,10 @@ class Engine:
     ) -> None:
         """Start the search."""
         translator.check_translates()
-        longest = min(limits.longest, decoding.max_source_length)
+        max_length = min(limits.max_length, decoding.max_source_length)
         self._translator = translator
-        self._decoding = replace(decoding, max_source_length=longest)
-        limits = replace(limits, longest=longest)
+        self._decoding = replace(decoding, max_source_length=max_length)
+        limits = replace(limits, max_length=max_length)
         self.search = translator.open_search(self._decoding, limits, seed=seed)
 
     @property

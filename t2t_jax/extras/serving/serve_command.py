@@ -48,7 +48,7 @@ class ServeCommand(DecodingFlags):
 
         with server.bound_socket(self.host, self.port) as bound:
             address = server.address_of(bound)
-            limits = Limits(rows=self.rows, longest=self.longest, most_waiting=self.max_waiting)
+            limits = Limits(rows=self.rows, max_length=self.longest, max_waiting=self.max_waiting)
             translations = engine.Engine(self.load(), self.decoding, limits, seed=self.seed)
             translations.search.warm_up()
             source, target = translations.languages

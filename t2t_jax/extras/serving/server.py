@@ -96,7 +96,7 @@ class Application:
             prepared = await asyncio.to_thread(self._engine.prepare, texts, *languages)
         except UserError as error:
             raise HTTPException(400, str(error)) from error
-        most = self._engine.search.limits.most_waiting
+        most = self._engine.search.limits.max_waiting
         if (number := len(prepared.parts)) > most:  # a long sentence has several parts
             raise HTTPException(413, f"{number:,} sentences are more than {most:,}; send fewer")
         translations = await self._engine.translate(prepared, self._timeout)

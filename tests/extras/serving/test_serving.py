@@ -44,7 +44,7 @@ def translator(model):
 @pytest.fixture(scope="module")
 def engine(translator):
     decoding = replace(translator.config.decoding, beam_size=2, max_extra_length=5)
-    engine = Engine(translator, decoding, Limits(rows=4, longest=32, most_waiting=6))
+    engine = Engine(translator, decoding, Limits(rows=4, max_length=32, max_waiting=6))
     yield engine
     engine.search.close()
 
@@ -151,7 +151,7 @@ def test_other_paths_and_methods_are_refused(client):
 
 def test_a_sentence_that_is_too_long_is_split_or_refused(translator):
     decoding = replace(translator.config.decoding, long_lines="refuse")
-    engine = Engine(translator, decoding, Limits(rows=2, longest=8))
+    engine = Engine(translator, decoding, Limits(rows=2, max_length=8))
     with running(engine) as client:
         answer = post(client, q=" ".join(SENTENCES).replace(".", ""))
     engine.search.close()
@@ -257,7 +257,7 @@ def test_a_stop_answers_the_requests_that_wait(engine, expected, held):
 def test_a_request_chooses_among_several_languages():
     translator = translator_of(read_model("m2m100", NLLB))
     decoding = replace(translator.config.decoding, beam_size=1, max_extra_length=5)
-    engine = Engine(translator, decoding, Limits(rows=2, longest=64))
+    engine = Engine(translator, decoding, Limits(rows=2, max_length=64))
     pairs = ("eng_Latn", "deu_Latn"), ("deu_Latn", "fra_Latn"), ("fra_Latn", "eng_Latn")
     with running(engine) as client:
         for source, target in pairs:
