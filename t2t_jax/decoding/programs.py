@@ -156,7 +156,7 @@ def proceed(
         return model.step(inputs.params, last, cache, memory)
 
     kernels = kernels_of(search.mesh, jnp.float32)
-    reductions = Reductions(kernels.normalizer, kernels.greatest or argmax_and_logsumexp)
+    reductions = Reductions(kernels.logsumexp, kernels.greatest or argmax_and_logsumexp)
     state = loop.advance(strategy, step, state, leave, inputs.constraints, most_steps, reductions)
     best = loop.results(strategy, state, PAD_ID)
     best = jax.tree.map(lambda x: x[:, : search.num_best], best)

@@ -60,7 +60,7 @@ def hashes(
 
 
 def hashes_at(
-    place: UInt32[Array, "1 *inner"],
+    indices: UInt32[Array, "1 *inner"],
     rows: int,
     bits: UInt32[Array, "2"],
     first_row: UInt32[Array, ""],
@@ -68,15 +68,15 @@ def hashes_at(
     """Compute `hashes` for a slice of an array that does not fit in memory.
 
     Args:
-      place: flat indices of the slice's elements within a row of the full array.
+      indices: flat indices of the slice's elements within a row of the full array.
       rows: number of rows.
       bits: 64 random bits from the PRNG key.
       first_row: global index of the first row.
     """
     low, high = bits
     row_indices = jax.lax.iota(jnp.uint32, rows) + first_row
-    row_hashes = _mix(row_indices ^ high).reshape(rows, *[1] * (place.ndim - 1))
-    return _mix(place ^ low), row_hashes
+    row_hashes = _mix(row_indices ^ high).reshape(rows, *[1] * (indices.ndim - 1))
+    return _mix(indices ^ low), row_hashes
 
 
 def mixed(

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
-LARGEST_WHOLE = 1 << 20
+MAX_DENSE_PAIRS = 1 << 20
 """Size limit of a dense mask, in query-key pairs of one row (1,024 x 1,024). Longer rows use a
 `SegmentMask`, because dense masks and scores would fill the memory."""
 
@@ -54,15 +54,15 @@ def distances(num_queries: int, num_keys: int, first_key: int = 0) -> Int[Array,
     return jnp.arange(num_queries)[:, None] - jnp.arange(first_key, first_key + num_keys)
 
 
-def window_mask(apart: Int[Array, "q k"], window: int) -> Bool[Array, "q k"]:
+def window_mask(offsets: Int[Array, "q k"], window: int) -> Bool[Array, "q k"]:
     """Make the mask of restricted self-attention (section 4): True where `|distance| < window`.
 
     Args:
-      apart: query index - key index, from `distances`.
+      offsets: query index - key index, from `distances`.
       window: number of positions in each direction, including the query's own. The paper's
         neighborhood size is r = 2 window - 1.
     """
-    return jnp.abs(apart) < window
+    return jnp.abs(offsets) < window
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class SegmentMask:
             return False
         return keys_in_window(self.window, self.causal) < self.key_segments.shape[1]
 
-    def whole(self) -> Bool[Array, "b 1 q k"]:
+    def dense(self) -> Bool[Array, "b 1 q k"]:
         """Make the dense mask, whose size is quadratic in the row length."""
         mask = segment_mask(self.query_segments, self.key_segments)  # [b, 1, q, k]
         length, num_keys = self.query_segments.shape[1], self.key_segments.shape[1]
@@ -137,5 +137,5 @@ def attention_mask(
     """
     mask = SegmentMask(query_segments, key_segments, causal, window)
     pairs = query_segments.shape[1] * key_segments.shape[1]
-    is_sparse = pairs > LARGEST_WHOLE or (window is not None and mask.is_narrow)
-    return mask if is_sparse else mask.whole()
+    is_sparse = pairs > MAX_DENSE_PAIRS or (window is not None and mask.is_narrow)
+    return mask if is_sparse else mask.dense()

@@ -15,7 +15,7 @@ from t2t_jax.functional.dropout import DropoutKey
 from t2t_jax.functional.masks import SegmentMask
 from t2t_jax.kernels import blockwise, reference, short_rows, splash, windowed
 from t2t_jax.kernels.products import Einsum, einsum_float32
-from t2t_jax.kernels.reference import PRODUCTS, DistanceBias, Heads, Score
+from t2t_jax.kernels.reference import SCALED_PRODUCT, DistanceBias, Heads, Score
 
 _LARGEST_FUSED = 1 << 28
 """Most entries of a mask for cuDNN. The mask is the only quadratic array that it keeps; so many
@@ -74,14 +74,14 @@ class FastAttention:
         mask: Bool[Array, "#b #h #q k"] | SegmentMask | None = None,
         bias: DistanceBias | None = None,
         *,
-        score: Score = PRODUCTS,
+        score: Score = SCALED_PRODUCT,
         dropout_rate: float = 0.0,
         dropout_key: DropoutKey | None = None,
     ) -> Heads:
         """Compute equation 1; the arguments are those of `reference.attention`."""
         if dropout_key is None or dropout_rate == 0:
             dropout_rate, dropout_key = 0.0, None
-        if mask is None and query.shape[1] * key.shape[1] > masks.LARGEST_WHOLE:
+        if mask is None and query.shape[1] * key.shape[1] > masks.MAX_DENSE_PAIRS:
             of_queries, of_keys = (jnp.ones(x.shape[:2], jnp.int32) for x in (query, key))
             mask = SegmentMask(of_queries, of_keys)
         dtype = value.dtype
@@ -157,7 +157,7 @@ def cudnn_form(inputs: Inputs) -> Heads | None:
         return None
     if dropout_rate > 0 or not is_fused(query, key, value):
         return None
-    whole = mask.whole() if isinstance(mask, SegmentMask) else mask
+    whole = mask.dense() if isinstance(mask, SegmentMask) else mask
     if whole is not None and short_rows.fits(query, key, value, whole):
         return short_rows.short_attention(query, key, value, whole, scale), None
     return fused_attention(query, key, value, whole, scale)

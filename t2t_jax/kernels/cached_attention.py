@@ -10,10 +10,10 @@ from jaxtyping import Array, Bool, Float, Float32
 
 from t2t_jax.functional.attention import ScaledProducts, masked_softmax, repeat_heads, scaled
 from t2t_jax.kernels.products import einsum_float32
-from t2t_jax.kernels.reference import PRODUCTS, Score
+from t2t_jax.kernels.reference import SCALED_PRODUCT, Score
 
 
-class Kept(NamedTuple):
+class CachedEntries(NamedTuple):
     """Keys and values that decoding keeps, in the order in which products run through them.
 
     Positions are the last axis of the keys and the last but one of the values. With `[b, k, h, d]`
@@ -32,7 +32,7 @@ class Kept(NamedTuple):
 
 
 def cached_attention(
-    query: Float[Array, "b q h d_k"], parts: Sequence[Kept], score: Score = PRODUCTS
+    query: Float[Array, "b q h d_k"], parts: Sequence[CachedEntries], score: Score = SCALED_PRODUCT
 ) -> Float[Array, "b q h d_v"]:
     """Compute equation 1 for a few queries and many keys, as in decoding.
 
@@ -54,7 +54,7 @@ def cached_attention(
 
 
 def _scores(
-    query: Float[Array, "b q h d_k"], part: Kept, score: Score
+    query: Float[Array, "b q h d_k"], part: CachedEntries, score: Score
 ) -> Float32[Array, "b h q slots"]:
     batch, num_queries, num_heads, width = query.shape
     query = query.astype(part.key.dtype)
@@ -113,7 +113,7 @@ def attention_with_new(
     mask: Bool[Array, "b #h 1 k"],
     *,
     bias: Float32[Array, "h 1 k"] | None = None,
-    score: Score = PRODUCTS,
+    score: Score = SCALED_PRODUCT,
 ) -> Float[Array, "b 1 h d_v"]:
     """Compute `cached_attention` of one query, with one position that is still to be written.
 
@@ -133,4 +133,4 @@ def attention_with_new(
         jnp.where(slots == at, own.astype(old.dtype), old)
         for own, old in zip(new, kept, strict=True)
     )
-    return cached_attention(query, [Kept(key.swapaxes(2, 3), value, mask, bias)], score)
+    return cached_attention(query, [CachedEntries(key.swapaxes(2, 3), value, mask, bias)], score)

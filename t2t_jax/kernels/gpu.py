@@ -40,7 +40,7 @@ GPU = replace(
     # By the bytes of the compiled programs, an unrolled step of the base model takes two thirds of
     # the time of a loop on an NVIDIA H200, and half on a TPU v5e.
     unrolls=lambda x: True,
-    normalizer=lambda logits: in_one_pass(logits)[0],
+    logsumexp=lambda logits: in_one_pass(logits)[0],
     greatest=greatest_in_one_pass,
     rounds_biases=True,
 )

@@ -10,7 +10,7 @@ from jaxtyping import Array, DTypeLike, Float, Float32, Int
 
 from t2t_jax.kernels.int8 import Int8Matrix
 
-PRODUCT = "product"
+MATMUL_NAME = "product"
 """The name that products with plain matrices have for the policies of `jax.checkpoint`, which do
 not see into derivatives that are written out."""
 

@@ -23,23 +23,23 @@ from t2t_jax.functional.attention import (
 )
 from t2t_jax.functional.dropout import DropoutKey, dropout
 from t2t_jax.kernels.int8 import Int8Matrix, int8_product
-from t2t_jax.kernels.products import PRODUCT, Matrix, Transposed
+from t2t_jax.kernels.products import MATMUL_NAME, Matrix, Transposed
 
 Score: TypeAlias = Callable[
     [Float[Array, "b q h d_k"], Float[Array, "b k h d_k"]], Float32[Array, "b h q k"]
 ]
 """A score function of queries and keys: a pytree whose leaves are what the heads learn."""
-PRODUCTS: Score = ScaledProducts()
+SCALED_PRODUCT: Score = ScaledProducts()
 """The score function of the paper."""
 
 DistanceBias: TypeAlias = Callable[[Int[Array, "q k"]], Float32[Array, "h q k"]]
 """The function of `masks.distances` that relative positions add to the scores of each head."""
 
 Heads: TypeAlias = tuple[Float[Array, "b q h d_v"], Bool[Array, "b q 1"] | None]
-"""Weighted values, and an array that is True for the queries that may attend to something, or None.
-Without an array, the values of other queries are zero. With one they are arbitrary but finite, and
-`Kernels.linear` gets it as `rows` and sets their products to zero: within its kernel this costs
-less than setting the values to zero."""
+"""The weighted values, and a mask that is True for each query that may attend to a key, or None.
+If the mask is None, the other queries have values of zero. Otherwise their values are finite but
+arbitrary. `Kernels.linear` takes the mask as `query_mask` and sets their outputs to zero, which is
+cheaper than setting the values to zero."""
 
 Losses: TypeAlias = tuple[Float[Array, "b t"], Float[Array, "b t"]]
 """The smoothed loss and the negative log-likelihood of every token, in nats."""
@@ -55,7 +55,7 @@ def attention(
     mask: Bool[Array, "#b #h #q k"] | masks.SegmentMask | None = None,
     bias: DistanceBias | None = None,
     *,
-    score: Score = PRODUCTS,
+    score: Score = SCALED_PRODUCT,
     dropout_rate: float = 0.0,
     dropout_key: DropoutKey | None = None,
     softmax: Callable[[Array, Array | None], Array] = masked_softmax,
@@ -93,7 +93,7 @@ def attention_weights(
     scores = score(query, key)  # [b, h, q, k]
     if bias is not None:
         scores += bias(masks.distances(query.shape[1], key.shape[1]))
-    return softmax(scores, mask.whole() if isinstance(mask, masks.SegmentMask) else mask)
+    return softmax(scores, mask.dense() if isinstance(mask, masks.SegmentMask) else mask)
 
 
 def rows_product(
@@ -107,7 +107,7 @@ def linear(
     x: Float[Array, "b t d_in"],
     kernel: Matrix,
     bias: Float[Array, " d_out"] | None = None,
-    rows: Bool[Array, "b t 1"] | None = None,
+    query_mask: Bool[Array, "b t 1"] | None = None,
     *,
     multiply: Callable[[Array, Array], Array] = jnp.matmul,
     multiply_rows: Callable[[Array, Array, DTypeLike], Array] = rows_product,
@@ -119,8 +119,8 @@ def linear(
       x: vectors.
       kernel: W: an array `[d_in, d_out]` as in training, or in a form of decoding.
       bias: b; None means none.
-      rows: True for the positions that have an x; the product of the others is zero. None means
-        that all have one.
+      query_mask: True for the positions to multiply; the others get a product of zero. None means
+        all positions.
       multiply: the product with an array.
       multiply_rows: the product with a `Transposed` matrix.
       add_bias: the sum of the product and b.
@@ -130,9 +130,9 @@ def linear(
     elif isinstance(kernel, Transposed):
         product = multiply_rows(x, kernel.rows, x.dtype)
     else:
-        product = checkpoint_name(multiply(x, kernel), PRODUCT)
-    if rows is not None:
-        product = jnp.where(rows, product, 0)
+        product = checkpoint_name(multiply(x, kernel), MATMUL_NAME)
+    if query_mask is not None:
+        product = jnp.where(query_mask, product, 0)
     return product if bias is None else add_bias(product, bias)
 
 
@@ -218,7 +218,7 @@ class Kernels:
     finish: Callable[[PyTree], PyTree] = lambda updated: updated
     """A function of the new optimizer state, and of the new parameters, before anything reads them:
     the identity, or a barrier that makes the compiler finish the update first."""
-    normalizer: Callable[..., Float32[Array, "b k"]] = lambda x: jax.nn.logsumexp(x, axis=-1)
+    logsumexp: Callable[..., Float32[Array, "b k"]] = lambda x: jax.nn.logsumexp(x, axis=-1)
     """The log of the sum of exponentials of the logits of each hypothesis."""
     cache_layout: Callable[[int | None, bool], CacheLayout] = lambda beam_size, is_fused: "turned"
     """The layout in which decoding keeps keys and values, for a number of hypotheses and whether
@@ -227,7 +227,7 @@ class Kernels:
     """The dtype in which decoding keeps keys and values, for the dtype of activations."""
     greatest: Callable[..., tuple[Int[Array, "b k"], Float32[Array, "b k"]]] | None = None
     """A function of logits, and of the same with -inf for tokens that may not be chosen, that gives
-    the index of the greatest choice, and `normalizer`; None leaves it to the search."""
+    the index of the greatest choice, and `logsumexp`; None leaves it to the search."""
     rounds_biases: bool = False
     """Whether decoding keeps biases in the dtype of activations: XLA for GPUs adds a bias within a
     product, unless it has to convert the bias."""

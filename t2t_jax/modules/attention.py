@@ -20,7 +20,7 @@ from t2t_jax.functional.attention import ScaledProducts
 from t2t_jax.functional.dropout import DropoutKey
 from t2t_jax.functional.position import rotate
 from t2t_jax.kernels.attention import has_fused_widths
-from t2t_jax.kernels.cached_attention import Kept, cached_attention, fused_cached_attention
+from t2t_jax.kernels.cached_attention import CachedEntries, cached_attention, fused_cached_attention
 from t2t_jax.kernels.reference import (
     REFERENCE,
     CacheLayout,
@@ -35,8 +35,8 @@ from t2t_jax.modules.cache import (
     InOrder,
     KeysValues,
     LayerCache,
-    Remembered,
     RememberedKeysValues,
+    SourceCache,
     turned,
     update_cache_and_attend,
 )
@@ -64,8 +64,8 @@ class Context:
         the mask of its stack, such as a decoder's causal mask.
       rotary: frequencies by which self-attention rotates queries and keys; None means no rotation.
       bias: the function that maps distances to a bias of self-attention scores; None means no bias.
-      apart: distances between queries and cached keys, for `bias`; None if the queries and keys of
-        self-attention have the same positions.
+      cache_distances: distances between queries and cached keys, for `bias`; None if the queries
+        and keys of self-attention have the same positions.
       encoded: the encoder's output, to which a decoder attends.
       encoded_mask: the mask of cross-attention; None means no mask.
       deterministic: whether dropout is off. If False, pass `rngs={"dropout": key}`.
@@ -80,7 +80,7 @@ class Context:
     mask: Bool[Array, "#b #h #t k"] | masks.SegmentMask | None = None
     rotary: Float32[Array, " pairs"] | None = None
     bias: DistanceBias | None = None
-    apart: Int[Array, "q k"] | None = None
+    cache_distances: Int[Array, "q k"] | None = None
     encoded: Float[Array, "b s d_model"] | None = None
     encoded_mask: Bool[Array, "#b #h #t s"] | masks.SegmentMask | None = None
     deterministic: bool = True
@@ -139,9 +139,9 @@ class Projection(nn.Module):
         self,
         x: Float[Array, "b t d_in"],
         context: Context,
-        rows: Bool[Array, "b t 1"] | None = None,
+        query_mask: Bool[Array, "b t 1"] | None = None,
     ) -> Float[Array, "b t ..."]:
-        """Project every position, or those for which `rows` is True; see `Kernels.linear`.
+        """Project every position, or those for which `query_mask` is True; see `Kernels.linear`.
 
         Returns:
           Vectors `[b, t, width]`, or heads `[b, t, num_heads, width / num_heads]`.
@@ -154,7 +154,7 @@ class Projection(nn.Module):
         if self.has_bias:
             axis = "heads" if self.axes[1] == "heads" else "vector"
             bias = parameters.bias(self, "bias", axis, self.width, x.dtype)
-        projected = context.kernels.linear(x, kernel, bias, rows)
+        projected = context.kernels.linear(x, kernel, bias, query_mask)
         if self.num_heads is None:
             return projected
         heads = attention.split_heads(projected, self.num_heads)  # [b, t, heads, d_head]
@@ -274,12 +274,12 @@ class MultiHeadAttention(nn.Module):
             # [batch, heads, queries, keys]
             weights = attention_weights(query, head_keys, mask, bias, self.score)
             self.sow(WEIGHTS, "weights", weights)
-        dropout_key = context.dropout_key(self)
+        rate, dropout_key = self.config.dropout_rate, context.dropout_key(self)
         attend = partial(context.kernels.attention, score=self.score, dropout_key=dropout_key)
-        # `rows` is True for queries that may attend to a key. The output projection sets the other
-        # rows to zero, which is cheaper than a separate pass over the heads.
-        heads, rows = attend(query, key, value, mask, bias, dropout_rate=self.config.dropout_rate)
-        return self.output(attention.merge_heads(heads), context, rows)
+        # `query_mask` is True for queries that may attend to a key. The output projection sets the
+        # other rows to zero, which is cheaper than a separate pass over the heads.
+        heads, query_mask = attend(query, key, value, mask, bias, dropout_rate=rate)
+        return self.output(attention.merge_heads(heads), context, query_mask)
 
     def prefill(
         self, x: Float[Array, "b t d_model"], context: Context
@@ -290,13 +290,13 @@ class MultiHeadAttention(nn.Module):
           The output at each position, and the keys and values in the layout "turned".
         """
         query, key, value = self._joined_projections(x, context)
-        heads, rows = context.kernels.attention(
+        heads, query_mask = context.kernels.attention(
             query, key, value, context.mask, context.bias, score=self.score
         )
         # The dtype of the cache may differ from the dtype of x: CPUs always cache float32.
         cache_dtype = context.kernels.cache_dtype(x.dtype)
         cache = turned(*(y.astype(cache_dtype) for y in (key, value)))
-        return self.output(attention.merge_heads(heads), context, rows), cache
+        return self.output(attention.merge_heads(heads), context, query_mask), cache
 
     def prefill_encoded(
         self, encoded: Float[Array, "b k d_model"], context: Context
@@ -321,7 +321,7 @@ class MultiHeadAttention(nn.Module):
         cache: LayerCache,
         write_at: int | Array,
         context: Context,
-        before: Kept | None = None,
+        before: CachedEntries | None = None,
     ) -> tuple[Float[Array, "b k d_model"], LayerCache]:
         """Add one position per hypothesis to a cache, and compute its attention to the cache.
 
@@ -340,15 +340,15 @@ class MultiHeadAttention(nn.Module):
         assert isinstance(context.mask, jax.Array)
         bias = None
         if context.bias is not None:
-            assert context.apart is not None
-            bias = context.bias(context.apart)  # [heads, 1, slots]
+            assert context.cache_distances is not None
+            bias = context.bias(context.cache_distances)  # [heads, 1, slots]
         heads, cache = update_cache_and_attend(
             query, (key, value), cache, write_at, context.mask, before, bias, self.score
         )
         return self.output(attention.merge_heads(heads), context), cache
 
     def step_to_encoded(
-        self, x: Float[Array, "b q d_model"], source: Remembered, context: Context
+        self, x: Float[Array, "b q d_model"], source: SourceCache, context: Context
     ) -> Float[Array, "b q d_model"]:
         """Compute cross-attention from one position per hypothesis to an encoder's output.
 
@@ -362,7 +362,7 @@ class MultiHeadAttention(nn.Module):
             assert isinstance(score, ScaledProducts)
             heads = fused_cached_attention(query, *keys_values, mask, score.scale)
         else:
-            heads = cached_attention(query, [Kept(*keys_values, mask)], score)
+            heads = cached_attention(query, [CachedEntries(*keys_values, mask)], score)
         return self.output(attention.merge_heads(heads), context)
 
     def _joined_projections(

@@ -61,7 +61,7 @@ TransformerCache: TypeAlias = tuple[CachedKeysValues | InOrder, ...] | Stacked
 RememberedKeysValues = tuple[Float[Array, "b _ d_k _"], Float[Array, "b _ _ d_v"]] | InOrder
 
 
-class Remembered(NamedTuple):
+class SourceCache(NamedTuple):
     """Keys and values of the sources in a layer, with the mask and bias of a step."""
 
     keys_values: RememberedKeysValues
@@ -131,7 +131,7 @@ def update_cache_and_attend(
     cache: LayerCache,
     write_at: int | Array,
     mask: Bool[Array, "b #h #k _"],
-    before: cached_attention.Kept | None,
+    before: cached_attention.CachedEntries | None,
     bias: Float32[Array, "h #k _"] | None,
     score: Score,
 ) -> tuple[Float[Array, "b k h d_v"], LayerCache]:
@@ -162,7 +162,7 @@ def update_cache_and_attend(
         return cached_attention.fused_cached_attention(query, *updated, mask, score.scale), updated
     sides = zip(cache, turned(*new), CACHED_AXES, strict=True)
     key, value = (_write(write_at, *side) for side in sides)
-    outputs = cached_attention.Kept(key, value, mask, bias)
+    outputs = cached_attention.CachedEntries(key, value, mask, bias)
     # One softmax over the source and the outputs, without a copy that concatenates the two.
     parts = [outputs] if before is None else [before, outputs]
     return cached_attention.cached_attention(query, parts, score), (key, value)

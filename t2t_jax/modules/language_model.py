@@ -23,7 +23,7 @@ from t2t_jax.config import DecoderOnlyConfig
 from t2t_jax.functional import masks
 from t2t_jax.kernels.reference import DistanceBias
 from t2t_jax.modules.attention import Context, Mask
-from t2t_jax.modules.cache import CachedKeysValues, Remembered, axes_of
+from t2t_jax.modules.cache import CachedKeysValues, SourceCache, axes_of
 from t2t_jax.modules.cached_decoding import CachedDecoding
 from t2t_jax.modules.decoding_model import AttentionWeights, Axes, LastTokens
 from t2t_jax.modules.parameters import Parameters
@@ -154,15 +154,15 @@ class LanguageModel(DecoderNetwork):
         tokens = jnp.where(last.positions[:, None] == 0, first, last.tokens)
         length, now = memory.tokens.shape[1], end + last.positions
 
-        def sources(bias: DistanceBias | None) -> tuple[Remembered, ...]:
-            apart = now[:, None, None] - jnp.arange(length)  # distances [b, 1, s]
+        def sources(bias: DistanceBias | None) -> tuple[SourceCache, ...]:
+            offsets = now[:, None, None] - jnp.arange(length)  # distances [b, 1, s]
             # The first step reads the last source token, and so caches its key and value.
             mask = memory.is_real & (jnp.arange(length) < end[:, None])
             if (window := self.config.attention_window) is not None:
-                mask &= apart[:, 0] < window
+                mask &= offsets[:, 0] < window
             # The position of the query differs between batch rows, so the bias does too.
-            added = None if bias is None else jax.vmap(bias)(apart)
-            return tuple(Remembered(x, mask[:, None, None], added) for x in memory.keys_values)
+            added = None if bias is None else jax.vmap(bias)(offsets)
+            return tuple(SourceCache(x, mask[:, None, None], added) for x in memory.keys_values)
 
         return StepInput(tokens, jnp.broadcast_to(now[:, None], tokens.shape), length, sources)
 

@@ -16,9 +16,9 @@ from jaxtyping import Array, Float
 from t2t_jax.config import ModelConfig, model
 from t2t_jax.errors import UserError
 from t2t_jax.functional.masks import attention_mask
-from t2t_jax.kernels.cached_attention import Kept
+from t2t_jax.kernels.cached_attention import CachedEntries
 from t2t_jax.modules.attention import DEFAULT_CONTEXT, Context, MultiHeadAttention, Norm
-from t2t_jax.modules.cache import LayerCache, Remembered, RememberedKeysValues
+from t2t_jax.modules.cache import LayerCache, RememberedKeysValues, SourceCache
 from t2t_jax.modules.feed_forward import FeedForward
 from t2t_jax.parallel.axes import constrain
 
@@ -159,7 +159,7 @@ class Layer(nn.Module):
         self,
         x: Float[Array, "b k d_model"],
         cache: LayerCache,
-        source: Remembered,
+        source: SourceCache,
         write_at: int | Array,
         context: Context,
     ) -> tuple[Float[Array, "b k d_model"], LayerCache]:
@@ -179,7 +179,7 @@ class Layer(nn.Module):
         before, cross_attend = None, None
         if self.stack.cross_attention is None:
             keys, values = source.keys_values
-            before = Kept(keys, values, source.mask, source.bias)
+            before = CachedEntries(keys, values, source.mask, source.bias)
         else:
             attention = self.cross_attention
             cross_attend = partial(attention.step_to_encoded, source=source, context=context)

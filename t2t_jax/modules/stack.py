@@ -17,11 +17,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from t2t_jax.config import ModelConfig, model, sections
-from t2t_jax.kernels.products import PRODUCT
+from t2t_jax.kernels.products import MATMUL_NAME
 from t2t_jax.modules.attention import DEFAULT_CONTEXT, WEIGHTS, Context, Norm, join_projections
 from t2t_jax.modules.cache import (
-    Remembered,
     RememberedKeysValues,
+    SourceCache,
     TransformerCache,
     join_layer_caches,
     layer_caches,
@@ -70,7 +70,7 @@ class LayerStack(nn.Module):
             return layer(x, replace(context, layer=index)), None
 
         if self.remat != "none":
-            products = jax.checkpoint_policies.save_only_these_names(PRODUCT)
+            products = jax.checkpoint_policies.save_only_these_names(MATMUL_NAME)
             # XLA's common-subexpression elimination (CSE) would undo rematerialization, except in a
             # loop, where preventing CSE only costs time.
             is_loop = depth > 1 and not unrolls
@@ -114,7 +114,7 @@ class LayerStack(nn.Module):
         self,
         x: Float[Array, "b k d_model"],
         cache: TransformerCache,
-        sources: tuple[Remembered, ...],
+        sources: tuple[SourceCache, ...],
         write_at: int | Array,
         context: Context,
     ) -> tuple[Float[Array, "b k d_model"], TransformerCache]:

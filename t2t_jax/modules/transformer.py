@@ -23,7 +23,7 @@ from t2t_jax.functional.masks import attention_mask
 from t2t_jax.kernels.cross_entropy import in_chunks
 from t2t_jax.kernels.reference import REFERENCE, DistanceBias, Kernels, Losses
 from t2t_jax.modules.attention import Context, Mask, Norm
-from t2t_jax.modules.cache import Remembered, RememberedKeysValues, TransformerCache
+from t2t_jax.modules.cache import RememberedKeysValues, SourceCache, TransformerCache
 from t2t_jax.modules.decoding_model import LastTokens, Memory, SourceForm, TokenSources
 from t2t_jax.modules.embedding import PositionEncoding, TokenEmbedding
 from t2t_jax.modules.layers import Dropout
@@ -240,7 +240,7 @@ class StepInput(NamedTuple):
     """The positions of these tokens."""
     before: int
     """The maximum number of positions before the position of the first step."""
-    sources: Callable[[DistanceBias | None], tuple[Remembered, ...]]
+    sources: Callable[[DistanceBias | None], tuple[SourceCache, ...]]
     """Maps a bias by distance to the sources' keys and values of each layer."""
 
 
@@ -281,17 +281,17 @@ class DecoderNetwork(TokenNetwork):
         """Return the context of a step, with a mask over the cache slots."""
         batch, beams, room, _ = ancestry_mask.shape
         places = cache_places(self.config, room)
-        apart = None
+        cache_distances = None
         # Only a window or a bias depends on the age of a slot, so other models skip this.
         if self.target_position.bias is not None or places < room:
             steps_ago = (clock - jnp.arange(places)) % places
             # The ancestry has `room` positions and the cache only `places`: match them by age.
             ancestry_mask = ancestry_mask[:, :, (clock - steps_ago) % room]
-            apart = jnp.repeat(steps_ago, beams)[None]  # [1, slots]
+            cache_distances = jnp.repeat(steps_ago, beams)[None]  # [1, slots]
         # [batch, heads, queries, slots]: the beams are the queries.
         mask = ancestry_mask.reshape(batch, 1, beams, places * beams)
         context = self.context("target", inputs.positions, mask)
-        return replace(context, length=inputs.before + room, apart=apart)
+        return replace(context, length=inputs.before + room, cache_distances=cache_distances)
 
 
 def cache_places(config: ModelConfig, room: int) -> int:
@@ -343,6 +343,6 @@ class Transformer(DecoderNetwork):
         """See `DecoderNetwork.step_input`."""
         positions = jnp.broadcast_to(last.positions[:, None], last.tokens.shape)
         tokens = jnp.where(positions == 0, self.bos_id, last.tokens)
-        sources = tuple(Remembered(layer, memory.mask) for layer in memory.keys_values)
+        sources = tuple(SourceCache(layer, memory.mask) for layer in memory.keys_values)
         # Cross-attention has no bias by distance.
         return StepInput(tokens, positions, 0, lambda _: sources)

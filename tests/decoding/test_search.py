@@ -220,7 +220,7 @@ def test_the_forms_for_accelerators_find_the_same(strategy, kernels):
     def found(kernels):
         cache = toy_cache(len(SENTENCES), 8, strategy.beam_size)
         state = begin(cache, limits, keys=sentence_keys(SENTENCES), **sizes)
-        reductions = Reductions(kernels.normalizer, kernels.greatest or argmax_and_logsumexp)
+        reductions = Reductions(kernels.logsumexp, kernels.greatest or argmax_and_logsumexp)
         state = advance(strategy, toy_step(table, SENTENCES), state, reductions=reductions)
         return results(strategy, state)
 

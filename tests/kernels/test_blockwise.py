@@ -37,7 +37,7 @@ def _compiled(causal, rate, in_blocks, window=None):
         mask = SegmentMask(*segments, causal, window)
         heads = _attention(
             *arrays,
-            mask if in_blocks else mask.whole(),
+            mask if in_blocks else mask.dense(),
             dropout_rate=rate,
             dropout_key=DropoutKey(_KEY, first_row),
         )

@@ -62,7 +62,7 @@ def in_the_kernel(mask, mesh, kernels=TPU, **options):
 
 
 def _as_a_whole(mask):
-    return lambda *arrays: heads_of(REFERENCE.attention)(*arrays, mask.whole())
+    return lambda *arrays: heads_of(REFERENCE.attention)(*arrays, mask.dense())
 
 
 @cache
@@ -89,7 +89,7 @@ def test_values_and_derivatives_are_those_of_the_equation(causal, groups):
     found = values_and_gradients(attend, arrays, cotangent)
     expected = values_and_gradients(_as_a_whole(mask), arrays, cotangent)
     assert_close(found, expected, rtol=1e-5, atol=1e-5)
-    nothing = ~np.asarray(mask.whole().any(-1)[:, 0])
+    nothing = ~np.asarray(mask.dense().any(-1)[:, 0])
     assert nothing.any()
     np.testing.assert_array_equal(found[0][nothing], 0)
     np.testing.assert_array_equal(found[1][nothing], 0)

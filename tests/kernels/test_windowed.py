@@ -55,14 +55,14 @@ def test_values_and_derivatives_are_those_of_the_whole(causal, window, length, o
     assert mask.is_narrow
     found, expected = (
         values_and_gradients(partial(_attend, form, options), arrays, cotangent)
-        for form in (mask, mask.whole())
+        for form in (mask, mask.dense())
     )
     assert_close(found, expected, rtol=1e-5, atol=2e-6)
 
 
 def test_a_mask_is_true_within_the_window_and_the_sentence():
     segments = jnp.array([[1, 1, 1, 1, 2, 0]])
-    causal = SegmentMask(segments, segments, causal=True, window=2).whole()[0, 0]
+    causal = SegmentMask(segments, segments, causal=True, window=2).dense()[0, 0]
     expected = [
         [1, 0, 0, 0, 0, 0],
         [1, 1, 0, 0, 0, 0],
@@ -72,7 +72,7 @@ def test_a_mask_is_true_within_the_window_and_the_sentence():
         [0, 0, 0, 0, 0, 0],
     ]
     np.testing.assert_array_equal(causal, np.array(expected, bool))
-    both = SegmentMask(segments, segments, window=2).whole()[0, 0]
+    both = SegmentMask(segments, segments, window=2).dense()[0, 0]
     np.testing.assert_array_equal(both, np.array(expected, bool) | np.array(expected, bool).T)
 
 

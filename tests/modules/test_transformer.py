@@ -179,7 +179,7 @@ def test_rows_too_long_for_a_whole_mask_have_the_same_losses_and_derivatives(
 
     key = jax.random.key(0)
     expected = jax.jit(jax.value_and_grad(loss))(model.variables, key)
-    monkeypatch.setattr(masks, "LARGEST_WHOLE", 0)
+    monkeypatch.setattr(masks, "MAX_DENSE_PAIRS", 0)
     found = jax.jit(jax.value_and_grad(lambda *arguments: loss(*arguments)))(model.variables, key)
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), found, expected)
 

@@ -23,7 +23,7 @@ from t2t_jax.errors import UserError
 from t2t_jax.extras.compile_only import report
 from t2t_jax.extras.compile_only.collectives import collectives
 from t2t_jax.extras.compile_only.hlo import parse_program
-from t2t_jax.extras.compile_only.kernels import kernels, kernels_of_a_round
+from t2t_jax.extras.compile_only.kernels import kernels, loop_kernels
 from t2t_jax.modules import models, named_functions
 from t2t_jax.parallel.axes import partition_spec
 from t2t_jax.parallel.devices import bytes_of_a_device
@@ -146,7 +146,7 @@ def compile_search(config: Config, devices: Sequence[jax.Device]) -> report.Sear
         sentences=rows,
         beam_size=search.strategy.beam_size,
         compile_seconds=time.monotonic() - start,
-        kernels=kernels_of_a_round(parse_program(program.as_text() or "")),
+        kernels=loop_kernels(parse_program(program.as_text() or "")),
         weight_bytes=bytes_of_a_device(read),
         cache_bytes=bytes_of_a_device((work.state.cache, work.memory)),
         hardware=peaks(devices),

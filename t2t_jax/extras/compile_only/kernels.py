@@ -65,10 +65,10 @@ class Kernel:
     """The cycles of one run, as the compiler for TPUs expects them; None for others."""
     sent: Collective | None = None
     """The collective by which the kernel sends data to other devices; None for most kernels."""
-    meanwhile: int = 0
+    num_overlapped: int = 0
     """How many of the kernels after this one are started before the data that it sends must have
     arrived."""
-    beside: bool = False
+    is_async_copy: bool = False
     """Whether the kernel is a copy within the device, made while other kernels run."""
 
 
@@ -118,7 +118,7 @@ def kernels(program: Program) -> list[Kernel]:
     return _started(program, program.entry, 1)
 
 
-def kernels_of_a_round(program: Program) -> list[Kernel]:
+def loop_kernels(program: Program) -> list[Kernel]:
     """Return the kernels of a round of the longest loop without a trip count, as a search has.
 
     There are none in a program without such a loop.
@@ -134,7 +134,7 @@ def roofline(kernels: Sequence[Kernel], hardware: Hardware) -> Roofline:
     for place, (kernel, seconds) in enumerate(zip(kernels, times, strict=True)):
         if kernel.sent:
             # Kernels that run meanwhile may be in a loop, and run more often than the transfer.
-            behind = slice(place + 1, place + 1 + kernel.meanwhile)
+            behind = slice(place + 1, place + 1 + kernel.num_overlapped)
             hidden = sum(
                 time * other.count / kernel.count
                 for time, other in zip(times[behind], kernels[behind], strict=True)
@@ -146,11 +146,11 @@ def roofline(kernels: Sequence[Kernel], hardware: Hardware) -> Roofline:
         count, label = kernel.count, kernel.label
         sizes = count * kernel.num_bytes, count * kernel.flops
         groups.setdefault(label, []).append(KernelGroup(label, count * seconds, count, *sizes))
-    sums = [together(label, of_label) for label, of_label in groups.items()]
+    sums = [merged_group(label, of_label) for label, of_label in groups.items()]
     return Roofline(sorted(sums, key=lambda group: -group.seconds), transfers, waiting)
 
 
-def together(label: str, groups: Sequence[KernelGroup]) -> KernelGroup:
+def merged_group(label: str, groups: Sequence[KernelGroup]) -> KernelGroup:
     """Return several groups as one, with another label."""
     return KernelGroup(label, *map(sum, zip(*(group[1:] for group in groups), strict=True)))
 
@@ -159,7 +159,7 @@ def least_seconds(kernel: Kernel, hardware: Hardware) -> float:
     """Compute the least time of one run of a kernel; for a transfer, it is the time of sending."""
     if kernel.sent:
         return kernel.sent.sent_bytes / hardware.sent_bytes_per_s
-    if hardware.clock_hz is not None and (kernel.cycles is not None or kernel.beside):
+    if hardware.clock_hz is not None and (kernel.cycles is not None or kernel.is_async_copy):
         return (kernel.cycles or 0) / hardware.clock_hz
     share, start = (_REACHED, _START) if hardware.clock_hz is None else (1.0, 0.0)
     moving = kernel.num_bytes / (share * hardware.memory_bytes_per_s)
@@ -183,7 +183,7 @@ def _started(program: Program, name: str, count: int) -> list[Kernel]:
         elif each.opcode.endswith("-done"):
             place = under_way.get(each.operands[0])
             if place is not None:
-                found[place] = replace(found[place], meanwhile=len(found) - place - 1)
+                found[place] = replace(found[place], num_overlapped=len(found) - place - 1)
         elif _is_work(each):
             kind = each.opcode.removesuffix("-start")
             cycles = _CYCLES.search(each.line)
@@ -198,7 +198,7 @@ def _started(program: Program, name: str, count: int) -> list[Kernel]:
                     count=count,
                     cycles=int(cycles[1]) if cycles else None,
                     sent=sent,
-                    beside=each.opcode in _BESIDE,
+                    is_async_copy=each.opcode in _BESIDE,
                 )
             )
     return found

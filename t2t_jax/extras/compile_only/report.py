@@ -14,7 +14,7 @@ from jaxtyping import Float
 
 from t2t_jax.data.rows import BatchShape
 from t2t_jax.extras.compile_only.collectives import Collective
-from t2t_jax.extras.compile_only.kernels import Kernel, Roofline, roofline, together
+from t2t_jax.extras.compile_only.kernels import Kernel, Roofline, merged_group, roofline
 from t2t_jax.parallel.hardware import Hardware
 from t2t_jax.system.durations import duration
 
@@ -253,7 +253,7 @@ def _kernel_lines(bound: Roofline) -> Iterator[str]:
     yield f"  {'least time':>13}{'share':>8}{'started':>10}{'bytes':>13}{'operations':>12}"
     groups, rest = list(bound.groups[:_MOST_GROUPS]), bound.groups[_MOST_GROUPS:]
     if rest:
-        groups.append(together(f"{len(rest)} other kinds", rest))
+        groups.append(merged_group(f"{len(rest)} other kinds", rest))
     for group in groups:
         yield (
             f"  {group.seconds * 1e3:>10.3f} ms{group.seconds / bound.seconds:>8.1%}"

@@ -168,7 +168,7 @@ def mask_of(case: Any) -> Any:
 
     mask = SegmentMask(*map(segments, lengths), case["mask"] == "causal", case["window"] or None)
     is_whole = not (mask.is_narrow or case["kernel"].startswith("long_rows"))
-    return mask.whole() if is_whole else mask
+    return mask.dense() if is_whole else mask
 
 
 def _learned(case: Any, vector: Any) -> Any:
@@ -176,7 +176,7 @@ def _learned(case: Any, vector: Any) -> Any:
     slopes = vector[:, :1, None].astype(jnp.float32)
     bias = (lambda apart: slopes * apart) if case["score"] == "biased" else None
     additive = jax.tree_util.Partial(functional.attention.additive_scores, vector=vector)
-    return bias, additive if case["score"] == "additive" else reference.PRODUCTS
+    return bias, additive if case["score"] == "additive" else reference.SCALED_PRODUCT
 
 
 def attention(case: Any, query: Query, key: Key, value: Value, vector: Vector) -> Any:
@@ -202,7 +202,7 @@ def cached(case: Any, query: Query, key: Key, value: Value, vector: Vector) -> A
     def part(*places: int | None) -> Any:
         at = slice(*places)
         arrays = key[:, :, at].swapaxes(2, 3), value[:, :, at], mask[..., at]
-        return forms.Kept(*arrays, None if bias is None else added[..., at])
+        return forms.CachedEntries(*arrays, None if bias is None else added[..., at])
 
     parts = [part(at), part(at, None)] if case["use"] == "in_parts" else [part(None)]
     return forms.cached_attention(query, parts, score)
@@ -210,7 +210,7 @@ def cached(case: Any, query: Query, key: Key, value: Value, vector: Vector) -> A
 
 def plain_attention(case: Any, query: Any, key: Any, value: Any, vector: Any) -> Any:
     equations, mask = functional.attention, mask_of(case)
-    mask = mask.whole() if isinstance(mask, SegmentMask) else mask
+    mask = mask.dense() if isinstance(mask, SegmentMask) else mask
     key, value = (equations.repeat_heads(x, case["heads"]) for x in (key, value))
     bias, score = _learned(case, vector)
     scores = score(query, key)
@@ -287,7 +287,7 @@ def greatest(case: Any, logits: Float[Array, "batch length vocab"]) -> Any:
     choices, form = _choices(case, logits), case["preset"]
     greedy = (form.greatest or reductions.argmax_and_logsumexp)(logits, choices)
     best = reductions.top_k(choices, min(4, case["vocab"]))
-    return greedy, best, form.normalizer(logits)
+    return greedy, best, form.logsumexp(logits)
 
 
 def plain_greatest(case: Any, logits: Any) -> Any:

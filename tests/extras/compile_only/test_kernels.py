@@ -3,7 +3,7 @@
 import pytest
 
 from t2t_jax.extras.compile_only.hlo import parse_program
-from t2t_jax.extras.compile_only.kernels import Kernel, kernels, kernels_of_a_round, roofline
+from t2t_jax.extras.compile_only.kernels import Kernel, kernels, loop_kernels, roofline
 from t2t_jax.parallel.hardware import Hardware
 
 _PRODUCT = "jit(step)/while/body/transpose(jvp(Net.apply))/Net.decoded/feed_forward/dot_general"
@@ -83,7 +83,7 @@ def test_kernels_are_those_that_can_be_counted():
     assert (library.flops, library.num_bytes) == (_PRODUCT_FLOPS, _PRODUCT_BYTES)
     assert (last.num_bytes, last.count) == (_PRODUCT_BYTES, 1)
     assert reduced.sent.num_bytes == 400
-    assert (reduced.num_bytes, reduced.meanwhile) == (0, 1)
+    assert (reduced.num_bytes, reduced.num_overlapped) == (0, 1)
 
 
 def test_of_a_conditional_the_branch_that_moves_least_is_counted():
@@ -124,7 +124,7 @@ def test_a_gpus_kernel_takes_the_longer_of_products_and_bytes_and_a_start():
 
 def test_a_tpus_kernel_takes_the_cycles_that_its_compiler_counts():
     counted = Kernel("a", flops=9e9, num_bytes=9e9, count=3, cycles=500)
-    copy = Kernel("b", flops=0, num_bytes=5e6, count=1, beside=True)
+    copy = Kernel("b", flops=0, num_bytes=5e6, count=1, is_async_copy=True)
     other = Kernel("c", flops=0, num_bytes=1e6, count=1)
     seconds = {one.label: one.seconds for one in roofline([counted, copy, other], _TPU).groups}
     assert seconds == pytest.approx({"a": 3 * 500e-6, "b": 0, "c": 1e-3})
@@ -186,16 +186,16 @@ backend_config={"estimated_cycles":"1234"}
 }
 """
     copy, product = kernels(parse_program(text))
-    assert (copy.beside, copy.num_bytes) == (True, 64)
+    assert (copy.is_async_copy, copy.num_bytes) == (True, 64)
     assert (product.cycles, product.flops) == (1234, _PRODUCT_FLOPS)
 
 
 def test_a_round_of_a_search_is_that_of_the_loop_that_does_not_say_how_often_it_runs():
-    product, row, library = kernels_of_a_round(parse_program(_PROGRAM))
+    product, row, library = loop_kernels(parse_program(_PROGRAM))
     assert (product.flops, product.count) == (_PRODUCT_FLOPS, 1)
     assert (row.count, library.count) == (1, 1)
     counted = _PROGRAM.replace("body=%body", 'body=%body, {"known_trip_count":{"n":"5"}}')
-    assert kernels_of_a_round(parse_program(counted)) == []
+    assert loop_kernels(parse_program(counted)) == []
 
 
 @pytest.mark.parametrize(

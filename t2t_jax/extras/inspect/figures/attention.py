@@ -63,7 +63,7 @@ def masks() -> Figure:
         "cross-attention": SegmentMask(targets, sources),
     }
     for shown, (name, mask) in zip(axes, of_kinds.items(), strict=True):
-        shown.imshow(mask.whole()[0, 0], cmap=MAP, vmin=0, vmax=1)
+        shown.imshow(mask.dense()[0, 0], cmap=MAP, vmin=0, vmax=1)
         shown.set(title=name, xlabel="key", ylabel="query")
     figure.suptitle("Bright: allowed. Two sentences in a row, then padding")
     return figure
