@@ -116,9 +116,9 @@ def warn(message: str) -> None:
             print("warning:", in_one_line(message), file=sys.stderr, flush=True)
 
 
-def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
-    """Return a hint on a misspelled name: the closest known name, or else `otherwise`."""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+def did_you_mean(name: str, candidates: Iterable[str], otherwise: str) -> str:
+    """Return a hint on a misspelled name: the closest candidate, or else `otherwise`."""
+    close = difflib.get_close_matches(name, list(candidates), n=1, cutoff=0.5)
     return f"did you mean {close[0]}?" if close else otherwise
 
 

@@ -87,7 +87,7 @@ def test_python_and_commands_open_the_demo_by_its_name(demo, capsys):
 
 def test_a_directory_of_that_name_wins(demo):
     shutil.copytree(_RELEASED / "run", "demo")
-    assert opening.opened("demo") == Path("demo")
+    assert opening.resolve_run("demo") == Path("demo")
     assert t2t_jax.load("demo").steps == t2t_jax.load(_RELEASED / "run").steps
 
 

@@ -22,8 +22,8 @@ from t2t_jax.data.corpus import open_corpus
 from t2t_jax.data.tokenized import prepare_pairs, prepare_vocabulary
 from t2t_jax.errors import UserError
 from t2t_jax.extras.shards import pieces as shard_pieces
-from t2t_jax.run.dry_run import rehearsed_start
-from t2t_jax.run.job import JobAccount
+from t2t_jax.run.dry_run import dry_run
+from t2t_jax.run.job import JobRecord
 from t2t_jax.run.loading import load
 from t2t_jax.run.log import RunLog
 from t2t_jax.run.preparing import planned
@@ -31,7 +31,7 @@ from t2t_jax.run.trainer import train
 from t2t_jax.sweep.grid import run_grid
 from t2t_jax.sweep.launchers import Cluster
 from t2t_jax.system import bucket, lock, mirror
-from t2t_jax.system.atomic_file import write_whole, writing_whole
+from t2t_jax.system.atomic_file import open_atomic, write_whole
 from t2t_jax.system.bucket import BucketPath, as_path, on_this_machine
 from t2t_jax.system.exit_codes import IO_ERROR, exit_code_of
 from t2t_jax.system.mirror import mirror_of, mirrored
@@ -123,7 +123,7 @@ def test_objects_answer_as_files_do(place):
         assert file.readlines() == ["one\n", "twö\n"]
     with pytest.raises(OSError, match="call write_bytes"):
         (place / "text").open("w")
-    with pytest.raises(ZeroDivisionError), writing_whole(place / "text") as file:
+    with pytest.raises(ZeroDivisionError), open_atomic(place / "text") as file:
         file.write(bytes(1 // 0))
     (place / "log").write_bytes(b'{"a": 1}\n{"a"')
     append_line(place / "log", {"a": 2})  # on a line of its own
@@ -374,7 +374,7 @@ def test_commands_take_a_run_in_a_bucket(trained, capsys, tmp_path):
 
 
 def test_a_dry_run_tries_the_bucket_and_leaves_no_object(config, place):
-    assert "all checks have passed" in [*rehearsed_start(config, place)][-1]
+    assert "all checks have passed" in [*dry_run(config, place)][-1]
     assert place.objects() == []
 
 
@@ -427,8 +427,8 @@ def test_a_signal_ends_a_run_whose_store_is_away_with_its_own_code(
                 signal.raise_signal(signal.SIGTERM)
             note(self, step)
 
-        note = JobAccount.step
-        patch.setattr(JobAccount, "step", stopped)
+        note = JobRecord.step
+        patch.setattr(JobRecord, "step", stopped)
         assert train(steady, place).exit_code == 128 + signal.SIGTERM
     store.failures = 0
     assert "lacks the end of the run" in capsys.readouterr().err

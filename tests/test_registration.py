@@ -11,7 +11,7 @@ from t2t_jax.errors import UserError
 from t2t_jax.extras.interchange import safetensors
 from t2t_jax.extras.interchange.portable import portable_model
 from t2t_jax.modules import named_functions
-from t2t_jax.run.dry_run import rehearsed_start
+from t2t_jax.run.dry_run import dry_run
 from t2t_jax.run.loading import load
 from t2t_jax.run.trainer import train
 from t2t_jax.sweep.cell import cells
@@ -110,7 +110,7 @@ def test_a_function_with_a_problem_is_refused_for_a_new_run_and_warned_of_in_an_
     config = load_config(str(path))
     problem = "activation 'doubled' gives 2 and then 3"
     monkeypatch.setattr(named_functions, "_problem", lambda *_, is_run: problem if is_run else None)
-    for start in (train, rehearsed_start):
+    for start in (train, dry_run):
         with pytest.raises(UserError, match=problem):
             start(config, tmp_path / "new")
     assert list(tmp_path.iterdir()) == []

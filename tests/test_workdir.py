@@ -13,7 +13,7 @@ from t2t_jax.data.corpus import open_corpus
 from t2t_jax.data.vocabularies.learning import train_vocabulary
 from t2t_jax.errors import UserError
 from t2t_jax.extras.watching.report import build_report
-from t2t_jax.run.dry_run import rehearsed_start
+from t2t_jax.run.dry_run import dry_run
 from t2t_jax.run.loading import load
 from t2t_jax.run.preparing import planned
 from t2t_jax.run.trainer import train
@@ -236,7 +236,7 @@ def test_every_field_that_may_change_takes_effect_when_a_run_goes_on(run, tmp_pa
         ({"training.init_seed": 1}, "another config .*training.init_seed None -> 1"),
     ],
 )
-@pytest.mark.parametrize("start", [planned, rehearsed_start])
+@pytest.mark.parametrize("start", [planned, dry_run])
 def test_a_field_that_cannot_take_effect_is_refused_and_nothing_changes(
     run, start, changes, message
 ):

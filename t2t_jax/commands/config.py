@@ -13,7 +13,7 @@ from t2t_jax.commands.flags import CommandLine, parse_flags, stored_config, with
 from t2t_jax.commands.streams import check_stdout_open
 from t2t_jax.config import Config, differences
 from t2t_jax.config.file import load_config
-from t2t_jax.system.opening import opened
+from t2t_jax.system.opening import resolve_run
 
 _Command = TypeVar("_Command")
 
@@ -67,4 +67,4 @@ config_command = partial(command_of_config, ConfigCommand)
 
 def config_named(name: str) -> Config:
     """Load a config from a run directory, a config file, or a config file of the package."""
-    return stored_config(opened(name)) or load_config(name)
+    return stored_config(resolve_run(name)) or load_config(name)

@@ -14,7 +14,7 @@ from t2t_jax.commands.model_flags import DecodingFlags
 from t2t_jax.config import Config
 from t2t_jax.errors import UserError, did_you_mean, quote
 from t2t_jax.plugins import has_extras, load
-from t2t_jax.system.opening import opened
+from t2t_jax.system.opening import resolve_run
 
 _Flags = TypeVar("_Flags")
 
@@ -84,7 +84,7 @@ def command_of(kind: type[_Flags], flags: Sequence[str], program: str) -> _Flags
     make: Callable[..., _Flags] = kind
 
     def from_run(line: CommandLine) -> _Flags:
-        config = stored_config(opened(line.run)) if line.run else None
+        config = stored_config(resolve_run(line.run)) if line.run else None
         return make(decoding=(config or Config()).decoding)
 
     return parse_flags(kind, flags, program, from_run if issubclass(kind, DecodingFlags) else None)

@@ -16,7 +16,7 @@ from t2t_jax.commands.foreign_flags import ALIASES
 from t2t_jax.config import Config
 from t2t_jax.config.config import known_fields
 from t2t_jax.plugins import TrainingFlags, added_flags
-from t2t_jax.system.opening import opened
+from t2t_jax.system.opening import resolve_run
 
 _T = TypeVar("_T")
 
@@ -40,8 +40,8 @@ _AS_RUN = tyro.conf.arg(metavar="RUN")
 NewRun: TypeAlias = Annotated[Path, tyro.conf.Positional, _AS_RUN]
 """The type of the field `workdir` with which a command takes the directory of a run to write."""
 
-RunToRead: TypeAlias = Annotated[Path, path_by(opened)]
-"""The type of a run that a command reads, by any name that `opened` takes."""
+RunToRead: TypeAlias = Annotated[Path, path_by(resolve_run)]
+"""The type of a run that a command reads, by any name that `resolve_run` takes."""
 
 OneRun: TypeAlias = Annotated[RunToRead, tyro.conf.Positional, _AS_RUN]
 """The type of the field `workdir` with which a command reads a run: as RUN, or as --workdir RUN."""

@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 from t2t_jax.data.lines import DAMAGE, Lines, blocks_of, decoded, open_text
 from t2t_jax.errors import UserError, way_out_of
-from t2t_jax.system.atomic_file import NamedFile, errors_named, writing_whole
+from t2t_jax.system.atomic_file import NamedFile, errors_named, open_atomic
 from t2t_jax.system.bucket import BucketPath
 from t2t_jax.system.program import is_closed
 
@@ -67,7 +67,7 @@ def writing(path: Path | None) -> Iterator[BinaryIO]:
         with special as file:
             yield file
         return
-    with writing_whole(target) as file:
+    with open_atomic(target) as file:
         yield file
 
 

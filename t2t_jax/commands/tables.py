@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from t2t_jax.errors import UserError
-from t2t_jax.system.atomic_file import check_place, write_whole
+from t2t_jax.system.atomic_file import check_file_writable, write_whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -75,7 +75,7 @@ def check_picture(flag: str, file: Path | None) -> None:
     if file.suffix not in (".svg", ".png"):
         raise UserError(f"--{flag} {file} has to end in .svg or .png")
     import_module("t2t_jax.system.drawing")  # which needs the library
-    check_place(file)
+    check_file_writable(file)
 
 
 def write_picture(file: Path, figure: "Figure") -> None:

@@ -77,7 +77,7 @@ class TrainCommand:
         config: Config = self.fields
         minutes, hang_minutes = config.parallel.rendezvous_minutes, config.parallel.hang_minutes
         join(self.coordinator, self.num_processes, self.process_id, minutes, hang_minutes)
-        from t2t_jax.run.dry_run import rehearsed_start
+        from t2t_jax.run.dry_run import dry_run
         from t2t_jax.run.profile import check_profiled, steps_of
         from t2t_jax.run.trainer import train
 
@@ -88,7 +88,7 @@ class TrainCommand:
         for part in parts:
             part.check(self.workdir)
         if self.dry_run:
-            lines = rehearsed_start(self.fields, self.workdir)
+            lines = dry_run(self.fields, self.workdir)
             if is_main():
                 print(*lines, sep="\n")
             return 0

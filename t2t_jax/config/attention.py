@@ -124,7 +124,7 @@ class AttentionConfig:
         return self.matrix_parameters + biases * self.has_bias + norms + scores
 
     @property
-    def products_per_pair(self) -> int:
+    def multiply_adds_per_pair(self) -> int:
         """Count the multiply-adds for a pair of positions, for its score and its value."""
         return self.num_heads * (self.d_k + self.d_v)
 

@@ -53,11 +53,11 @@ def model_flops_per_step(
         if model.attention_window is not None:  # whole blocks count; see `kernels.windowed`
             length = min(length, (2 if stack.reads_target else 3) * model.attention_window)
         itself, cross = stack.self_attention, stack.cross_attention
-        layer = itself.matrix_parameters + itself.products_per_pair * length
+        layer = itself.matrix_parameters + itself.multiply_adds_per_pair * length
         layer += model.feed_forward_weights
         memory = 0
         if cross is not None:  # its keys and values come from source tokens
-            layer += cross.query_parameters + cross.products_per_pair * source_length
+            layer += cross.query_parameters + cross.multiply_adds_per_pair * source_length
             memory = cross.memory_parameters
         of_source += stack.num_layers * (layer * stack.reads_source + memory)
         of_target += stack.num_layers * layer * stack.reads_target

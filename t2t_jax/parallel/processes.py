@@ -205,8 +205,8 @@ def agree(proposal: int) -> int:
     return int(np.asarray(_start_exchange([proposal])).max())
 
 
-def of_main(value: int) -> int:
-    """Return the value of process 0 on all processes."""
+def broadcast_from_main(value: int) -> int:
+    """Broadcast an integer from process 0 to all processes."""
     return agree(value if is_main() else 1 - 2**31)
 
 
@@ -446,7 +446,7 @@ def locked(workdir: Path) -> Iterator[None]:
                 stack.enter_context(holding(workdir / LOCK, str(mark)))
             except BlockingIOError as error:
                 raise _is_held(workdir) from error
-        process = failing_process(_finds(workdir / LOCK, of_main(mark)))
+        process = failing_process(_finds(workdir / LOCK, broadcast_from_main(mark)))
         if process is not None:
             raise UserError(
                 f"{workdir} is not the same directory on process {process} as on process 0; put it "

@@ -12,7 +12,7 @@ from t2t_jax.config.cost import num_parameters
 from t2t_jax.data.batching import describe_corpus
 from t2t_jax.errors import UserError
 from t2t_jax.parallel.devices import gib, memory_of_a_device
-from t2t_jax.parallel.processes import check_free, check_same, failing_process, of_main
+from t2t_jax.parallel.processes import broadcast_from_main, check_free, check_same, failing_process
 from t2t_jax.run.history import History
 from t2t_jax.run.preparing import Plan, planned, shared_facts
 from t2t_jax.run.provenance import provenance
@@ -25,7 +25,7 @@ from t2t_jax.workdir import CHECKPOINTS
 _PROBE_BYTES = 1 << 20
 
 
-def rehearsed_start(config: Config, workdir: Path) -> Iterator[str]:
+def dry_run(config: Config, workdir: Path) -> Iterator[str]:
     """Run all checks before the first step, and return lines that describe the run.
 
     All processes of the run call this function, which also checks that they have the same software
@@ -64,7 +64,7 @@ def _check_shared_directory(workdir: Path) -> None:
     Raises:
       UserError: on every process, if a process cannot write a file or does not find all files.
     """
-    folder, mark = _existing(workdir), of_main(secrets.randbits(30))
+    folder, mark = _existing(workdir), broadcast_from_main(secrets.randbits(30))
     files = [folder / f".dry-run-{mark:x}-{number}" for number in range(jax.process_count())]
     problem = ""
     with removed_at_end(files[jax.process_index()]) as file:

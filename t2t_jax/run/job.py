@@ -23,7 +23,7 @@ from t2t_jax.errors import UserError, in_one_line, warn
 from t2t_jax.parallel.devices import hardware_name
 from t2t_jax.parallel.hardware import peaks
 from t2t_jax.parallel.processes import is_main
-from t2t_jax.run.progress import DATA, PHASES, STEPS, TrainingProgress
+from t2t_jax.run.progress import DATA, PHASES, STEPS, PhaseTimer
 from t2t_jax.run.provenance import SoftwareRecord
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.exit_codes import exit_code_of
@@ -79,7 +79,7 @@ def _accounts(workdir: Path) -> Iterator[Path]:
     return (directory / f"{name}.json" for name in names)
 
 
-class JobAccount:
+class JobRecord:
     """The account of the current job, which all processes of a run share.
 
     Within the context, a thread updates the file. An error that leaves the context ends the job.
@@ -91,7 +91,7 @@ class JobAccount:
     def __init__(
         self,
         workdir: Path,
-        progress: TrainingProgress,
+        progress: PhaseTimer,
         config: Config,
         batches: Batches,
         first_step: int,
@@ -126,7 +126,7 @@ class JobAccount:
         numbers = (int(path.stem) for path in _accounts(workdir))
         self._path = self._directory / f"{max(numbers, default=0) + 1}.json"
 
-    def __enter__(self) -> "JobAccount":
+    def __enter__(self) -> "JobRecord":
         """Start to update the file."""
         self._write()
         self._keeper.start()

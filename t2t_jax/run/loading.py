@@ -17,7 +17,7 @@ from t2t_jax.modules.parameters import Parameters
 from t2t_jax.parallel.devices import local_devices
 from t2t_jax.parallel.mesh import make_mesh
 from t2t_jax.run.history import History, score_at
-from t2t_jax.system.opening import opened
+from t2t_jax.system.opening import resolve_run
 from t2t_jax.training.parameters import described_parameters, load_parameters, reads_ema
 from t2t_jax.workdir import StoredRun, read_log, read_run
 
@@ -57,7 +57,7 @@ def load(
                 f"workdir={quote(path)} is a {type(path).__name__}; give the path of a run "
                 "directory, or a list of several"
             )
-    runs = [read_run(opened(path)) for path in workdirs]
+    runs = [read_run(resolve_run(path)) for path in workdirs]
     if not runs:
         raise UserError("no run directory is given; name one, or several for an ensemble")
     for run in runs[1:]:

@@ -29,9 +29,9 @@ from t2t_jax.parallel.processes import bound_together, check_same, locked
 from t2t_jax.run.evaluation import prepare_evaluation
 from t2t_jax.run.health import Health, corpus_figures
 from t2t_jax.run.history import reason_to_stop
-from t2t_jax.run.job import JobAccount
+from t2t_jax.run.job import JobRecord
 from t2t_jax.run.log import RunLog
-from t2t_jax.run.progress import TrainingProgress
+from t2t_jax.run.progress import PhaseTimer
 from t2t_jax.run.provenance import provenance, record_provenance, without_files
 from t2t_jax.run.start import initial_run, initial_state, initial_vocabulary
 from t2t_jax.run.turns import in_turn
@@ -95,8 +95,8 @@ class Run(Plan):
     """The state before the next step."""
     checkpoints: Checkpoints
     log: RunLog
-    job: JobAccount
-    progress: TrainingProgress
+    job: JobRecord
+    progress: PhaseTimer
     stop: StopSignal
 
     @property
@@ -173,7 +173,7 @@ def open_run(config: Config, workdir: Path, mirror_dir: Path | None = None) -> I
       UserError: the config, the corpus or the directory is invalid, another program trains in the
         directory, or every checkpoint of the run is unreadable.
     """
-    progress = TrainingProgress()
+    progress = PhaseTimer()
     plan = planned(config, workdir)
     check_same(shared_facts(plan))
     owned = plan.config, plan.corpus, plan.vocabulary
@@ -202,7 +202,7 @@ def open_run(config: Config, workdir: Path, mirror_dir: Path | None = None) -> I
                 record_provenance(here, software, first)
             with (
                 RunLog(here, first, plan.last, plan.health, predicted_by(plan.task)) as log,
-                JobAccount(
+                JobRecord(
                     here, progress, plan.config, plan.batches, first, identity.provenance
                 ) as job,
             ):

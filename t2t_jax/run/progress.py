@@ -20,7 +20,7 @@ PHASES = START, COMPILATION, STEPS, DATA, EVALUATION, CHECKPOINTS, PROFILE
 CHECKPOINTS is only the time that training waits, since a thread writes checkpoints."""
 
 
-class TrainingProgress:
+class PhaseTimer:
     """The phase of a training run, its step counts, and its seconds by phase.
 
     The main thread launches a step while the devices compute the previous step, so waiting for a

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from t2t_jax.config import Config, differences, format_differences
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
-from t2t_jax.system.opening import opened
+from t2t_jax.system.opening import resolve_run
 from t2t_jax.training.averaging import saved_steps
 from t2t_jax.training.checkpoint import Checkpoints
 from t2t_jax.training.parameters import described_parameters, load_parameters
@@ -31,7 +31,7 @@ def initial_run(config: Config) -> StoredRun | None:
     """
     if config.training.init_from is None:
         return None
-    workdir, step = opened(config.training.init_from), config.training.init_step
+    workdir, step = resolve_run(config.training.init_from), config.training.init_step
     run, steps = read_run(workdir), saved_steps(workdir)
     if not steps or step not in (None, *steps):
         which = "no checkpoint" if step is None else f"no checkpoint of step {step}"

@@ -11,7 +11,7 @@ from signal import SIGUSR1
 from t2t_jax.config import Config
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError, warn
-from t2t_jax.parallel.processes import Agreement, agree, hosts, is_main, of_main
+from t2t_jax.parallel.processes import Agreement, agree, broadcast_from_main, hosts, is_main
 from t2t_jax.run.evaluation import evaluate_split
 from t2t_jax.run.loading import TrainedRun
 from t2t_jax.run.meter import StepMeter, serving_metrics
@@ -183,7 +183,7 @@ def _evaluate(run: Run, step: int, state: TrainState) -> int:
 
 def _is_over(run: Run) -> bool:
     """Return whether early stopping ends the run; process 0 decides."""
-    return bool(of_main(int(run.reason_to_stop is not None)))
+    return bool(broadcast_from_main(int(run.reason_to_stop is not None)))
 
 
 class _Saver:

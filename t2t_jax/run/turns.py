@@ -16,7 +16,7 @@ from t2t_jax.config import DataConfig
 from t2t_jax.data.cache import cache_root
 from t2t_jax.errors import UserError
 from t2t_jax.parallel.message_board import leave, texts_under
-from t2t_jax.parallel.processes import agree, hosts, is_main, of_main
+from t2t_jax.parallel.processes import agree, broadcast_from_main, hosts, is_main
 from t2t_jax.system.bucket import BucketPath, as_path
 
 _FIRST, _SECOND, _LAST, _DONE = range(4)
@@ -33,7 +33,7 @@ def in_turn(config: DataConfig) -> Iterator[None]:
     if jax.process_count() == 1:
         yield
         return
-    barrier = f"cache-{of_main(secrets.randbits(30)):x}"
+    barrier = f"cache-{broadcast_from_main(secrets.randbits(30)):x}"
     _wait(barrier, _turn(config, barrier), config.corpus)
     try:
         yield

@@ -26,7 +26,7 @@ from jaxtyping import Float
 from t2t_jax.parallel import processes
 from t2t_jax.parallel.liveness import SECONDS_TO_WRITE, end_program, liveness, ticks, within
 from t2t_jax.parallel.message_board import leave, texts_under
-from t2t_jax.run.progress import STEPS, TrainingProgress
+from t2t_jax.run.progress import STEPS, PhaseTimer
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.exit_codes import EXCLUDED_HOSTS, HUNG
 from t2t_jax.system.program import begun
@@ -57,7 +57,7 @@ class Watchdog:
       on_end: called with the reason and the exit code before the program ends.
     """
 
-    def __init__(self, workdir: Path, progress: TrainingProgress, minutes: float | None) -> None:
+    def __init__(self, workdir: Path, progress: PhaseTimer, minutes: float | None) -> None:
         """Prepare the watchdog; all processes call this together.
 
         Args:

@@ -42,12 +42,12 @@ def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
     Raises:
       UserError: the file cannot be written; its old content is kept.
     """
-    with writing_whole(path) as file:
+    with open_atomic(path) as file:
         file.write(content)
 
 
 @contextmanager
-def writing_whole(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+def open_atomic(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """Open a temporary file, and rename it to `path` once it is complete and on the disk.
 
     The hidden temporary file is in the same directory. After an error in the `with` block, and when
@@ -100,7 +100,7 @@ def check_writable(directory: Path) -> None:
         )
 
 
-def check_place(path: Path) -> None:
+def check_file_writable(path: Path) -> None:
     """Check that a file can be written, before the work that produces it.
 
     Raises:

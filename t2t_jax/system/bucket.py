@@ -50,7 +50,7 @@ _Name: TypeAlias = str | None  # of an encoding, an error handler or a newline
 def as_path(name: str | os.PathLike[str]) -> Path:
     """Make a `BucketPath` from `s3://bucket/name` or `gs://bucket/name`, or else a `Path`.
 
-    `system.opening.opened` also resolves runs on the hub and in archives.
+    `system.opening.resolve_run` also resolves runs on the hub and in archives.
 
     Raises:
       UserError: the name is a run on the hub, which is read-only, or in an unknown store.

@@ -36,7 +36,7 @@ _DAMAGE = (
 )
 
 
-def opened(name: str | os.PathLike[str], *, with_state: bool = False) -> Path:
+def resolve_run(name: str | os.PathLike[str], *, with_state: bool = False) -> Path:
     """Resolve the name of a run to a path for reading.
 
     "demo" is the run in the package, unless a file or directory has this name. `local_path`

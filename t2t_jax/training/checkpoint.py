@@ -38,7 +38,7 @@ from jaxtyping import PyTree
 
 from t2t_jax.config import Config
 from t2t_jax.errors import UserError, warn
-from t2t_jax.parallel.processes import agree, is_main, of_main
+from t2t_jax.parallel.processes import agree, broadcast_from_main, is_main
 from t2t_jax.system.bucket import BucketPath
 from t2t_jax.system.exit_codes import may_pass
 from t2t_jax.system.records import NUMBER, Record, schema
@@ -133,7 +133,7 @@ class Checkpoints:
         state, parameters_only = None, False
         with storage.reading_checkpoints(directory) as reader:
             for step in _newest_first(reader.all_steps()):
-                if not of_main(int(storage.has_progress(directory / str(step)))):
+                if not broadcast_from_main(int(storage.has_progress(directory / str(step)))):
                     parameters_only = True
                     continue
                 try:
@@ -290,7 +290,7 @@ class Checkpoints:
             return False
         step = int(state.step)
         wins = is_main() and score > self._score_to_beat(measure)
-        if not of_main(int(wins)):
+        if not broadcast_from_main(int(wins)):
             return False
         if step in self._best.all_steps():  # saved for another measure, or damaged
             self._best.delete(step)
@@ -379,10 +379,10 @@ def _together(path: Path, work: Callable[[], _T]) -> _T:
 
 def _newest_first(steps: Sequence[int]) -> Iterator[int]:
     """Yield the steps that process 0 lists, as other hosts may see fewer on a shared disk."""
-    step = of_main(max(steps, default=-1))
+    step = broadcast_from_main(max(steps, default=-1))
     while step >= 0:
         yield step
-        step = of_main(max((s for s in steps if s < step), default=-1))
+        step = broadcast_from_main(max((s for s in steps if s < step), default=-1))
 
 
 def _by_step(directory: Path) -> list[Path]:

@@ -74,8 +74,8 @@ def resume(workdir, mesh, axis="data"):
 
 _TOGETHER = f"""{_COMMON}
 import socket
-from t2t_jax.parallel.processes import Agreement, agree, check_same, hosts, is_main, join, of_main
-from t2t_jax.parallel.processes import failing_process
+from t2t_jax.parallel.processes import Agreement, agree, broadcast_from_main, check_same, hosts
+from t2t_jax.parallel.processes import failing_process, is_main, join
 from t2t_jax.parallel.processes import locked
 import t2t_jax.parallel.processes
 
@@ -86,7 +86,7 @@ mesh = Mesh(np.asarray(jax.devices()), ("data",))
 assert mesh.size == 4
 
 # Numbers.
-assert (agree(process + 5), of_main(7 - process)) == (6, 7)
+assert (agree(process + 5), broadcast_from_main(7 - process)) == (6, 7)
 assert (failing_process(True), failing_process(process == 0)) == (None, 1)
 assert failing_process(process == 1) == 0
 check_same({{"the config": "same", "the vocabulary": "same"}})
@@ -564,6 +564,6 @@ def test_an_environment_that_jax_does_not_understand_is_an_error_with_a_way_out(
 def test_one_process_agrees_with_itself_at_once():
     agreement = processes.Agreement()
     assert [agreement(n) for n in (0, 3, 0)] == [0, 3, 0]
-    assert (processes.agree(4), processes.of_main(-2), processes.is_main()) == (4, -2, True)
+    assert [processes.agree(4), processes.broadcast_from_main(-2)] == [4, -2 * processes.is_main()]
     assert (processes.failing_process(True), processes.failing_process(False)) == (None, 0)
     processes.check_same({"the config": "any"})

@@ -11,8 +11,8 @@ from t2t_jax.config.cost import model_flops_per_step
 from t2t_jax.data.rows import Content, Lengths
 from t2t_jax.errors import UserError
 from t2t_jax.run import job
-from t2t_jax.run.job import JobAccount, read_goodput, read_jobs
-from t2t_jax.run.progress import PHASES, TrainingProgress
+from t2t_jax.run.job import JobRecord, read_goodput, read_jobs
+from t2t_jax.run.progress import PHASES, PhaseTimer
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def begin(monkeypatch, tmp_path):
     """A function that begins a job after a step, whose account is soon up to date."""
     monkeypatch.setattr(job, "_work_per_step", lambda *_: {"flops": 5.0})
     monkeypatch.setattr(job, "_INTERVAL", 0.01)
-    return lambda first: JobAccount(tmp_path, TrainingProgress(), None, None, first)
+    return lambda first: JobRecord(tmp_path, PhaseTimer(), None, None, first)
 
 
 def test_an_account_is_kept_in_the_background_and_has_the_error_at_the_end(begin, tmp_path):
@@ -45,7 +45,7 @@ def test_an_account_has_the_tokens_and_operations_of_a_step(monkeypatch, tmp_pat
     content = Content(2, {}, 2, *(Lengths.of(np.array(x)) for x in ([3, 5], [4, 8])))
     batches = SimpleNamespace(parts=SimpleNamespace(content=content), steps_per_epoch=2)
     config = Config()
-    with JobAccount(tmp_path, TrainingProgress(), config, batches, 0) as one:
+    with JobRecord(tmp_path, PhaseTimer(), config, batches, 0) as one:
         one.end("1 steps are done", 0)
     [account] = read_jobs(tmp_path)
     assert (account["source_tokens"], account["target_tokens"]) == (4, 6)

@@ -13,7 +13,7 @@ from t2t_jax.parallel.devices import peak_memory
 from t2t_jax.run import progress
 from t2t_jax.run.log import RunLog
 from t2t_jax.run.meter import StepMeter
-from t2t_jax.run.progress import EVALUATION, TrainingProgress
+from t2t_jax.run.progress import EVALUATION, PhaseTimer
 from t2t_jax.training.step import LossSums, StepMetrics
 
 TOKENS = 50.0
@@ -52,7 +52,7 @@ def test_what_compilation_takes_is_in_no_speed_and_in_no_time_left(
 
     monkeypatch.setattr(log, "training", keep)
     config = Mock(training=TrainingConfig(num_train_steps=STEPS, log_every_steps=2))
-    run = Mock(log=log, progress=TrainingProgress(), config=config)
+    run = Mock(log=log, progress=PhaseTimer(), config=config)
     run.mesh.size, run.checkpoints.window = 1, (0.0, 0.0, 0.0)
     with log:
         one = StepMeter(run, first_step)

@@ -6,12 +6,12 @@ from contextlib import closing
 import pytest
 
 from t2t_jax.run import progress
-from t2t_jax.run.progress import CHECKPOINTS, DATA, EVALUATION, START, STEPS, TrainingProgress
+from t2t_jax.run.progress import CHECKPOINTS, DATA, EVALUATION, START, STEPS, PhaseTimer
 
 
 @pytest.fixture
 def clock(monkeypatch):
-    """The time that `TrainingProgress` sees, in a list of one number."""
+    """The time that `PhaseTimer` sees, in a list of one number."""
     now = [0.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(progress.time, "time", lambda: 1e9 + now[0])
@@ -35,7 +35,7 @@ def _finish(one, steps, name):
 
 
 def test_only_the_time_counts_in_which_the_devices_had_nothing_to_do(clock, steps):
-    one, waits = TrainingProgress(), []
+    one, waits = PhaseTimer(), []
     one.enter(STEPS)
 
     def batches():
@@ -66,7 +66,7 @@ def test_a_step_that_failed_is_done(clock, monkeypatch):
         raise ValueError(result)
 
     monkeypatch.setattr(progress.jax, "block_until_ready", fail)
-    one = TrainingProgress()
+    one = PhaseTimer()
     with closing(one.timed(iter("a"))) as batches:
         one.launch(next(batches))
         while not one.done:
@@ -76,7 +76,7 @@ def test_a_step_that_failed_is_done(clock, monkeypatch):
 
 def test_each_second_is_in_one_phase_and_work_leaves_out_waits(clock, monkeypatch):
     monkeypatch.setattr(progress, "begun", lambda: 1e9 - 7.0)  # imports took a while
-    one = TrainingProgress()
+    one = PhaseTimer()
     clock[0] += 1.0
     one.enter(STEPS)
     one.take_lap()
@@ -99,7 +99,7 @@ def test_each_second_is_in_one_phase_and_work_leaves_out_waits(clock, monkeypatc
 
 def test_a_wait_for_data_counts_while_it_lasts(clock, monkeypatch):
     monkeypatch.setattr(progress.jax, "block_until_ready", lambda result: None)
-    one, seen = TrainingProgress(), []
+    one, seen = PhaseTimer(), []
     one.enter(STEPS)
     clock[0] += 1.0
 

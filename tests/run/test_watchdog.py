@@ -9,7 +9,7 @@ import pytest
 
 from t2t_jax.parallel import liveness
 from t2t_jax.run import watchdog
-from t2t_jax.run.progress import EVALUATION, STEPS, TrainingProgress
+from t2t_jax.run.progress import EVALUATION, STEPS, PhaseTimer
 from t2t_jax.run.watchdog import Report, SlowHosts, Watchdog, described, those_behind
 from t2t_jax.system.exit_codes import EXCLUDED_HOSTS, HUNG
 from tests.selection import thorough_after
@@ -48,7 +48,7 @@ def one_stuck(tmp_path, monkeypatch):
         monkeypatch.setattr(liveness.os, "_exit", end)
         monkeypatch.setattr(liveness, "remove_unfinished", lambda: None)  # no file after it
         monkeypatch.setattr(watchdog, "begun", lambda: 1.0 if is_program else None)
-        progress = TrainingProgress()
+        progress = PhaseTimer()
         one = Watchdog(tmp_path, progress, minutes)
         one.on_end = lambda reason, code: reasons.append(reason)
         one.__enter__()
@@ -98,7 +98,7 @@ def test_progress_is_no_hang_and_suspended_time_does_not_count(tmp_path, monkeyp
     monkeypatch.setattr(liveness.os, "_exit", codes.append)
     clock, leaps = time.monotonic, [0.0]
     monkeypatch.setattr(liveness.time, "monotonic", lambda: clock() + leaps[0])
-    progress = TrainingProgress()
+    progress = PhaseTimer()
     progress.enter(STEPS)
     one = Watchdog(tmp_path, progress, minutes=4 / 60)  # which looks each 0.2 s
     one.__enter__()

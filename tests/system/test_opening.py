@@ -10,7 +10,7 @@ from collections import namedtuple
 import pytest
 
 from t2t_jax import UserError
-from t2t_jax.system.opening import opened
+from t2t_jax.system.opening import resolve_run
 
 _LONG = 20_000_000
 
@@ -46,7 +46,7 @@ def test_a_long_name_is_refused_before_it_is_in_memory(form, field, tmp_path):
         archive.addfile(info)
     tracemalloc.start()
     with pytest.raises(UserError, match=r"a name or header of a member has 20,000,0.* bytes"):
-        opened(tmp_path / "a.tar.gz")
+        resolve_run(tmp_path / "a.tar.gz")
     assert tracemalloc.get_traced_memory()[1] < _LONG / 10
     tracemalloc.stop()
 
@@ -61,7 +61,7 @@ def test_a_long_name_is_refused_before_it_is_in_memory(form, field, tmp_path):
 def test_sparse_files_are_refused(options, run):
     archive = _packed(run, "--sparse", *options)
     with pytest.raises(UserError, match=r"is a sparse file; pack it without --sparse"):
-        opened(archive)
+        resolve_run(archive)
     assert not (run.parent / "cache").exists()
 
 
@@ -70,14 +70,14 @@ def test_an_archive_that_is_larger_than_the_disk_is_refused_before_it_is_unpacke
     usage = namedtuple("usage", "free")
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(1 << 19))
     with pytest.raises(UserError, match=r"unpacks to 1 MiB, and .* has 0 MiB free; make room"):
-        opened(archive)
+        resolve_run(archive)
     assert not (run.parent / "cache").exists()
 
 
 def test_many_long_names_are_refused(run, monkeypatch):
     monkeypatch.setattr("t2t_jax.system.opening._MOST_NAMES", 30)  # r, and its two files
     with pytest.raises(UserError, match="is larger than any run"):
-        opened(_packed(run))
+        resolve_run(_packed(run))
 
 
 @pytest.mark.parametrize("kind", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
@@ -86,7 +86,7 @@ def test_a_zip_is_compressed_by_deflate(kind, tmp_path):
     with zipfile.ZipFile(tmp_path / "a.zip", "w", kind) as archive:
         archive.writestr("config.json", "{}")
     with pytest.raises(UserError, match=r"config.json' is not compressed by deflate; use zip -r"):
-        opened(tmp_path / "a.zip")
+        resolve_run(tmp_path / "a.zip")
 
 
 @pytest.mark.parametrize(
@@ -100,11 +100,11 @@ def test_a_zip_is_compressed_by_deflate(kind, tmp_path):
 )
 def test_a_damaged_copy_is_unpacked_again(damage, run):
     archive = _packed(run)
-    copy = opened(archive)
+    copy = resolve_run(archive)
     unpacked = (copy / "config.json").stat().st_ino
-    assert (opened(archive) / "config.json").stat().st_ino == unpacked
+    assert (resolve_run(archive) / "config.json").stat().st_ino == unpacked
     damage(copy)
-    assert opened(archive) == copy
+    assert resolve_run(archive) == copy
     assert sorted(path.name for path in copy.iterdir()) == [
         *(".copy.sha256", "config.json", "model.safetensors")
     ]

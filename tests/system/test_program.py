@@ -31,8 +31,8 @@ def say(text):
 def main(arguments):
 """
 WRITE = """
-    from t2t_jax.system.atomic_file import writing_whole
-    with writing_whole("out") as file:
+    from t2t_jax.system.atomic_file import open_atomic
+    with open_atomic("out") as file:
         file.write(b"half")
         file.flush()
         say("ready")

@@ -184,7 +184,7 @@ def _write_splits(
     with ExitStack() as stack:
         files = {
             split: [
-                stack.enter_context(atomic_file.writing_whole(directory / f"{split}.{language}"))
+                stack.enter_context(atomic_file.open_atomic(directory / f"{split}.{language}"))
                 for language in corpus.languages
             ]
             for split in counts

@@ -7,7 +7,7 @@ import tyro
 
 from t2t_jax.commands.model_flags import RunFlags, load_for
 from t2t_jax.commands.tables import print_line
-from t2t_jax.system.atomic_file import check_place
+from t2t_jax.system.atomic_file import check_file_writable
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class ExploreCommand(RunFlags):
         """Write the page, print where it is, and return the exit code."""
         from t2t_jax.extras.inspect.explorer.page import explore
 
-        check_place(self.output)
+        check_file_writable(self.output)
         translator = load_for("explore", [self.workdir], self)
         explore(translator, self.text, self.references).save(self.output)
         print_line(f"{self.output} shows it; open it in a browser")

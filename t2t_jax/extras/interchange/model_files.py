@@ -122,8 +122,8 @@ def vocabulary_of(file: Path | str) -> Iterator[None]:
         raise UserError(f"{file} is {error}; copy it anew") from error
 
 
-def beside(file: Path, name: str) -> Path:
-    """Return the path of a file that another one names, which has to be in the same directory."""
+def sibling_path(file: Path, name: str) -> Path:
+    """Return the path of a file in the directory of `file`; refuse a name with directories."""
     if PurePosixPath(name).name != name or not name.isprintable():
         raise UserError(
             f"{file} names {name!r:.80}, which is no file beside it, and is not read; put the "

@@ -153,7 +153,7 @@ def _in_parts(index: Path, read: Callable[[Path], dict[str, np.ndarray]]) -> dic
     places = model_files.read_json(index, _INDEX)["weight_map"]
     found: dict[str, np.ndarray] = {}
     for part in sorted(set(places.values())):
-        tensors = read(model_files.beside(index, part))
+        tensors = read(model_files.sibling_path(index, part))
         names = {name for name, place in places.items() if place == part}
         if other := names ^ tensors.keys():
             raise UserError(

@@ -65,7 +65,7 @@ def operations(config: Config, n: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     model = config.model
     weights = model.attention.memory_parameters + model.attention.query_parameters
     weights += model.feed_forward_weights
-    return 2.0 * model.attention.products_per_pair * n**2, 2.0 * weights * n
+    return 2.0 * model.attention.multiply_adds_per_pair * n**2, 2.0 * weights * n
 
 
 def _measured(config: Config, length: int) -> tuple[float, float]:

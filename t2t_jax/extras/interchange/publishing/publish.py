@@ -36,7 +36,7 @@ def publish(command: PublishCommand) -> str:
         )
     check_written("run", command.dtype)
     target = _target(command)
-    source = opening.opened(command.workdir, with_state=command.with_state)
+    source = opening.resolve_run(command.workdir, with_state=command.with_state)
     licence = _licence(command, source)
     written = command.dry_run or target
     if isinstance(written, Address | bucket.BucketPath):

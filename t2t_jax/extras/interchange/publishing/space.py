@@ -31,7 +31,7 @@ def publish_with_space(command: PublishCommand, directory: Path) -> str:
     target, dry_run = hub.address(command.destination), command.dry_run
     if target is None:
         raise UserError(f"--space is for hf://NAME/MODEL, not for {command.destination}")
-    data = read_config(opening.opened(command.workdir)).data
+    data = read_config(opening.resolve_run(command.workdir)).data
     if data.facts.hub_task != "translation":
         raise UserError(
             f"--space is for models that translate, which that of {command.workdir} does not"
