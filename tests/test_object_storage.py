@@ -326,7 +326,7 @@ def test_shards_and_their_pieces_may_be_in_a_bucket(
     for here, there in zip(*found, strict=True):
         for one, other in zip(here, there, strict=True):
             np.testing.assert_array_equal(one, other)
-    assert "); it is tried again for ten minutes" in capsys.readouterr().err
+    assert "); retrying for up to ten minutes" in capsys.readouterr().err
     piece = next((place / "cache").glob("pieces-*/00001-0.npy"))
     piece.write_bytes(piece.read_bytes()[:-1])
     with pytest.raises(UserError, match=r"00001-0.npy is damaged"):

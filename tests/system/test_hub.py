@@ -208,5 +208,5 @@ def test_shards_are_those_of_a_data_set(hub, tmp_path):
         corpus("hf://datasets/me/none/*.tsv")
     with pytest.raises(UserError, match="names no files; give hf://datasets/NAME/DATASET/PATH"):
         corpus("hf://me/none/*.tsv")
-    with pytest.raises(UserError, match="fits no file"):
+    with pytest.raises(UserError, match="matches no file"):
         corpus("hf://datasets/me/pairs/none-*.tsv")

@@ -1,4 +1,4 @@
-"""Corpora in many files ("shards"): read, tokenised once into pieces, and trained on by windows."""
+"""Read corpora that consist of many files (shards), and tokenize them before training."""
 
 from t2t_jax.plugins import Plugin
 

@@ -38,7 +38,7 @@ class DataPrepareCommand:
     fields: ConfigFields = field(default_factory=Config)
 
     def run(self) -> int:
-        """Tokenise the shards, print what was kept, and return the exit code."""
+        """Tokenize the shards, print how many pairs were kept, and return the exit code."""
         from t2t_jax.data.corpus import open_corpus
         from t2t_jax.data.parts import Engine, Parts
         from t2t_jax.extras.shards.pieces import on_ray
@@ -51,18 +51,18 @@ class DataPrepareCommand:
         shards = corpus.parts["train"].shards if "train" in corpus.parts else ()
         if not shards:
             raise UserError(
-                f"data.corpus={corpus.name} has no shards to train on; name them by "
-                "shards:PATTERN, or train on it as it is"
+                f"data.corpus={corpus.name} has no shards to train on; name the shards by "
+                "shards:PATTERN, or train on the corpus without this command"
             )
         vocabulary = task.vocabulary(config, corpus)
         engine: Engine = map if self.ray is None else on_ray(self.ray)
 
-        def shown(make: Callable[..., object], jobs: Iterable[object]) -> Iterator[object]:
-            listed = [*jobs]
-            return counted(engine(make, listed), "shards", len(listed))
+        def with_progress(make: Callable[..., object], jobs: Iterable[object]) -> Iterator[object]:
+            pending = [*jobs]
+            return counted(engine(make, pending), "shards", len(pending))
 
-        pieces = training_parts(task, config, corpus, vocabulary, shown)
-        assert isinstance(pieces, Parts)  # as there are shards
+        pieces = training_parts(task, config, corpus, vocabulary, with_progress)
+        assert isinstance(pieces, Parts)  # because the corpus has shards
         content = pieces.content
         table = grid("shards", "pieces", "read", "kept", "source tokens", "target tokens")
         counts = len(shards), len(pieces), content.num_pairs_read, content.num_examples
@@ -76,4 +76,4 @@ class DataPrepareCommand:
 
 
 data_prepare_command = partial(command_of_config, DataPrepareCommand)
-"""The function that returns the command that a command line asks for; see `entry_command`."""
+"""Parse the command line of `data prepare` into its command; see `entry_command`."""

@@ -1,14 +1,14 @@
-"""The shards that a pattern names, in any format, and the hashes by which they are known.
+"""Find and hash the files (shards) that match the pattern of a `shards:` corpus.
 
-The place after `shards:` is a path with wildcards. `{split}` in it stands for train, dev and test
-(or validation), and `{language}` for the source language, and then for the target language::
+In the pattern, `{split}` matches train, dev and test (or validation), and `{language}` matches the
+source and the target language::
 
     shards:corpora/paracrawl/{split}-*.{language}.zst
     shards:s3://bucket/wmt/{split}-*.parquet
     shards:hf://datasets/NAME/DATASET/{split}-*.parquet
     shards:corpora/news-*.txt
 
-Without `{split}`, all shards are of train. Without `{language}`, a file has both sides.
+Without `{split}`, all shards belong to train. Without `{language}`, each file holds both sides.
 """
 
 import json
@@ -32,7 +32,7 @@ from t2t_jax.system import atomic_file, bucket, records, regular_file
 from t2t_jax.system.hub import fetch_dataset
 from t2t_jax.system.sums import digest_of
 
-_OTHER_NAMES = {"dev": ("validation", "valid")}
+_SYNONYMS = {"dev": ("validation", "valid")}
 _MOST_SAMPLED = 128
 _WILDCARD = re.compile(r"[*?]|\[[^]]+\]")
 _BATCH_ROWS = 10_000
@@ -42,83 +42,83 @@ _HASHES = records.schema({"hashes": dict[str, list]})
 
 
 def pair_splits(name: str, config: DataConfig) -> dict[str, Split]:
-    """Return the splits of shards of pairs; see `TaskFacts.corpora`."""
+    """Return the splits of a sharded corpus of sentence pairs; see `TaskFacts.corpora`."""
     return _shard_splits(name, config, (config.source_language, config.target_language))
 
 
 def document_splits(name: str, config: DataConfig) -> dict[str, Split]:
-    """Return the splits of shards of documents of one language; see `TaskFacts.corpora`."""
+    """Return the splits of a sharded corpus of documents; see `TaskFacts.corpora`."""
     return _shard_splits(name, config, ())
 
 
 def _shard_splits(name: str, config: DataConfig, languages: tuple[str, ...]) -> dict[str, Split]:
-    place = name.partition(":")[2]
+    pattern = name.partition(":")[2]
     fields = fields_of(config, languages or ("text",))
-    if place.startswith("hf:"):
-        there = fetch_dataset(place, lambda path: [*chain(*_of_splits(path, languages).values())])
+    if pattern.startswith("hf:"):
+        root = fetch_dataset(pattern, lambda path: [*chain(*_patterns(path, languages).values())])
     else:
-        there = os.path.expanduser(place)
-    found = {}
-    for split, patterns in _of_splits(there).items():
-        every = chain.from_iterable(_shards(one, languages, fields) for one in patterns)
-        shards = list(dict.fromkeys(every))  # valid* fits the files of validation* too
+        root = os.path.expanduser(pattern)
+    splits = {}
+    for split, patterns in _patterns(root).items():
+        matches = chain.from_iterable(_shards(path, languages, fields) for path in patterns)
+        shards = list(dict.fromkeys(matches))  # valid* also matches the files of validation*
         if shards:
             hashes = cache(partial(_hashes, config, shards))
-            found[split] = Split(
+            splits[split] = Split(
                 cache(partial(_fingerprint, shards[0].fields, hashes)),
                 partial(_read, shards),
-                partial(_read, _spread(shards), quietly=True),  # the tokenisation warns
+                partial(_read, _spread(shards), quietly=True),  # tokenization warns
                 tuple(shards),
                 partial(open_shards, shards, hashes),
             )
-    if not found:
+    if not splits:
         raise UserError(
-            f"corpus={name} fits no file; give a path with wildcards, such as "
+            f"corpus={name} matches no file; give a path with wildcards, such as "
             "shards:corpora/{split}-*.parquet, in quotes"
         )
-    return found
+    return splits
 
 
-def _of_splits(place: str, languages: Sequence[str] = ()) -> dict[str, list[str]]:
-    """Return the paths with wildcards of each split, also with its other names."""
-    found = {}
-    for split in SPLITS if "{split}" in place else ("train",):
-        names = (split, *_OTHER_NAMES.get(split, ()))
-        paths = [place.replace("{split}", name) for name in names]
-        found[split] = [
+def _patterns(pattern: str, languages: Sequence[str] = ()) -> dict[str, list[str]]:
+    """Return the patterns of each split, also for synonyms such as validation."""
+    patterns = {}
+    for split in SPLITS if "{split}" in pattern else ("train",):
+        names = (split, *_SYNONYMS.get(split, ()))
+        paths = [pattern.replace("{split}", name) for name in names]
+        patterns[split] = [
             path.replace("{language}", language)
             for path in paths
             for language in languages or ("{language}",)
         ]
-    return found
+    return patterns
 
 
 def _shards(pattern: str, languages: Sequence[str], fields: tuple[str, ...]) -> Iterator[Shard]:
     if "{language}" not in pattern or not languages:
         yield from (shard_of(path, fields) for path in _paths(pattern))
         return
-    source, target = (str(bucket.as_path(pattern.replace("{language}", one))) for one in languages)
-    shape = re.compile("([^/]*)".join(map(re.escape, _WILDCARD.split(source))))
-    between = _WILDCARD.split(target)
-    others = {str(path): path for path in _paths(target)}
+    source, target = (str(bucket.as_path(pattern.replace("{language}", x))) for x in languages)
+    regex = re.compile("([^/]*)".join(map(re.escape, _WILDCARD.split(source))))
+    literals = _WILDCARD.split(target)
+    target_paths = {str(path): path for path in _paths(target)}
     for path in _paths(source):
-        match = shape.fullmatch(str(path))
+        match = regex.fullmatch(str(path))
         parts = match.groups() if match else _WILDCARD.findall(target)
-        name = "".join(map("".join, zip_longest(between, parts, fillvalue="")))
-        other = others.pop(name, None)
-        if other is None:
+        # The target file has the same text in place of each wildcard as the source file.
+        name = "".join(map("".join, zip_longest(literals, parts, fillvalue="")))
+        target_path = target_paths.pop(name, None)
+        if target_path is None:
             raise UserError(f"shard {path} has no {name} beside it with the other side")
-        yield Shard((path, other), fields)
-    if others:
-        raise UserError(f"shard {next(iter(others))} has no file beside it with the other side")
+        yield Shard((path, target_path), fields)
+    for path in target_paths.values():
+        raise UserError(f"shard {path} has no file beside it with the other side")
 
 
 def _paths(pattern: str) -> list[Path]:
-    place = bucket.as_path(pattern)
-    parts = place.parts
-    wild = next((n for n, part in enumerate(parts) if re.search(r"[*?\[]", part)), len(parts) - 1)
-    base = bucket.as_path(Path(*parts[:wild]))
-    return sorted(path for path in base.glob("/".join(parts[wild:])) if path.is_file())
+    parts = bucket.as_path(pattern).parts
+    depth = next((n for n, part in enumerate(parts) if re.search(r"[*?\[]", part)), len(parts) - 1)
+    base = bucket.as_path(Path(*parts[:depth]))
+    return sorted(path for path in base.glob("/".join(parts[depth:])) if path.is_file())
 
 
 def _spread(shards: Sequence[Shard]) -> Sequence[Shard]:
@@ -143,36 +143,35 @@ def _fingerprint(fields: Sequence[str], hashes: Callable[[], Sequence[Sequence[s
 
 
 def _hashes(config: DataConfig, shards: Sequence[Shard]) -> list[list[str]]:
-    """Return a hash of the content of each file of each shard.
+    """Return the content hash of each file of each shard.
 
-    The cache keeps the hashes of local files, and only files that are new, or whose size or time of
-    change differs, are read. For objects, the store has hashes.
+    A local file is hashed again only if its size or modification time changed.
     """
     paths = [path for shard in shards for path in shard.files]
     names = digest(*map(str, paths))
-    kept = cache_root(config) / f"hashes-{names[:24]}.json"
+    cache_path = cache_root(config) / f"hashes-{names[:24]}.json"
     try:
-        known = records.parse_object(kept.read_bytes(), _HASHES)["hashes"]
+        cached = records.parse_object(cache_path.read_bytes(), _HASHES)["hashes"]
     except (OSError, ValueError):
-        known = {}
-    with ThreadPoolExecutor() as pool:  # hashing leaves the other cores to other threads
-        found = dict(zip(map(str, paths), pool.map(partial(_hash, known), paths), strict=True))
-    if found != known:
-        atomic_file.write_whole(kept, json.dumps({"hashes": found}).encode())
-    return [[str(found[str(path)][-1]) for path in shard.files] for shard in shards]
+        cached = {}
+    with ThreadPoolExecutor() as pool:  # hashlib releases the GIL, so threads use all cores
+        hashes = dict(zip(map(str, paths), pool.map(partial(_hash, cached), paths), strict=True))
+    if hashes != cached:
+        atomic_file.write_whole(cache_path, json.dumps({"hashes": hashes}).encode())
+    return [[str(hashes[str(path)][-1]) for path in shard.files] for shard in shards]
 
 
-def _hash(known: Mapping[str, list[int | str]], path: Path) -> list[int | str]:
-    """Return the size, the time of change and the hash of a file; of an object, only the hash."""
+def _hash(cached: Mapping[str, list[int | str]], path: Path) -> list[int | str]:
+    # [size in bytes, modification time in ns, hash]; [0, 0, hash] for an object in a bucket
     try:
         if isinstance(path, bucket.BucketPath):
             return [0, 0, path.checksum()]
         regular_file.check_regular(path)
         status = path.stat()
         version = [status.st_size, status.st_mtime_ns]
-        before = known.get(str(path))
-        if before is not None and before[:2] == version:
-            return before
+        entry = cached.get(str(path))
+        if entry is not None and entry[:2] == version:
+            return entry
         return [*version, digest_of(path, "blake2b")]
     except OSError as error:
         raise UserError(f"shard {path} cannot be read: {error.strerror or error}") from error
@@ -180,10 +179,10 @@ def _hash(known: Mapping[str, list[int | str]], path: Path) -> list[int | str]:
 
 @dataclass(frozen=True)
 class ParquetShard(Shard):
-    """A table of which two columns are the sides of pairs, or one has documents."""
+    """A Parquet file: two columns hold the sides of pairs, or one column holds documents."""
 
     def texts(self, faults: Faults) -> Iterator[Sides]:
-        """Yield the sides of each pair, or each document; binary columns are read as UTF-8."""
+        """Yield the sides of each pair, or each document. Binary columns are decoded as UTF-8."""
         [path] = self.files
         with needs_extra("shards", str(path)):
             import pyarrow
@@ -204,18 +203,18 @@ class ParquetShard(Shard):
 
 
 def shard_of(path: Path, fields: tuple[str, ...]) -> Shard:
-    """Return the shard in a file, of any format."""
+    """Return the shard of a file of any supported format."""
     return (ParquetShard if format_of(path) == ".parquet" else Shard)((path,), fields)
 
 
 def _check_column(path: Path, name: str, kind: Any) -> None:
-    """Refuse a Parquet file whose rows, of some kind of struct, have no text of a name."""
+    """Raise a `UserError` unless the column `name`, such as translation.de, holds text."""
     from pyarrow import types
 
     for part in name.split("."):
-        known = [one.name for one in kind] if types.is_struct(kind) else []
-        if not types.is_map(kind) and known.count(part) != 1:
-            hint = did_you_mean(part, known, f"it has {', '.join(known) or kind}")
+        columns = [column.name for column in kind] if types.is_struct(kind) else []
+        if not types.is_map(kind) and columns.count(part) != 1:
+            hint = did_you_mean(part, columns, f"it has {', '.join(columns) or kind}")
             raise UserError(f"{path} has no column {part!r}, which data.fields names; {hint}")
         kind = kind.item_type if types.is_map(kind) else kind.field(part).type
     kind = kind.value_type if types.is_dictionary(kind) else kind

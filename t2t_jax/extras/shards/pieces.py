@@ -1,13 +1,10 @@
-"""Pieces of shards: tokenised shard by shard, reused, and read as the parts of a training.
+"""Tokenize shards into files called pieces, which training runs share.
 
     OUT/00012-3.npy     the fourth piece of the thirteenth shard
-    OUT/00012.json      the record of the shard, written once all of its pieces are there
+    OUT/00012.json      the record of the shard, written after all of its pieces
     OUT/prepared.json   the records of all shards, written last
 
-A piece is a file with some 100,000 pairs of a shard as one array in NumPy's format: the lengths of
-the sources, those of the targets, the tokens of all sources and those of all targets. Its record
-describes the contents, so that a training knows the rows of all pieces before it opens one. The
-bytes depend only on the shards, the vocabulary and the config, not on the process or the order.
+The content of all files depends only on the shards, the vocabulary and the config.
 """
 
 import hashlib
@@ -36,12 +33,12 @@ from t2t_jax.errors import UserError, in_one_line, needs_extra, warn
 from t2t_jax.system import atomic_file, bucket, records, sums
 
 PREPARED = "prepared.json"
-"""The file that says what a folder of pieces holds."""
+"""The name of the file with the records of all shards, a `FolderRecord`."""
 _FORMAT = "2"
-"""The version of the pieces, raised whenever the same text would make others."""
-_CHUNKS = 2  # of 50,000 pairs, in a piece
-_RETRIES = 10  # of a shard whose workers are lost
-_PACKING_SEED = 0  # of every training, as packed rows are counted once
+"""The version of the file format, increased whenever the same text gives different pieces."""
+_CHUNKS = 2  # chunks per piece, of 50,000 pairs each
+_RETRIES = 10  # of a shard after its Ray worker died
+_PACKING_SEED = 0  # the same for all runs, because packed rows are counted only once
 _SAMPLED_PIECES = 16
 _MANY_PIECES = 100
 _PACKED = records.schema({"rows": list[records.COUNT], "most": records.COUNT})
@@ -51,57 +48,58 @@ _MAKE_AGAIN = "remove it, and the same command makes it again"
 
 
 class PieceRecord(TypedDict):
-    """The record of a piece."""
+    """The JSON statistics of a piece."""
 
     num_examples: records.COUNT
     source_tokens: records.COUNT
     target_tokens: records.COUNT
     bytes: records.COUNT
-    """The size of the file."""
+    """The size of the file in bytes."""
     blake2b: str
-    """The hash of the file."""
+    """The BLAKE2b hash of the file, in hexadecimal digits."""
     source: list[records.COUNT]
-    """The `Lengths` of the sources."""
+    """The `Lengths` of the sources, in tokens."""
     target: list[records.COUNT]
-    """The `Lengths` of the targets."""
+    """The `Lengths` of the targets, in tokens."""
     classes: list[records.COUNT]
-    """The rows of each class in buckets: more where an example is longer than `max_length`."""
+    """The number of examples in each length bucket, with more buckets beyond `max_length`."""
 
 
 def piece_path(folder: Path, shard: int, piece: int) -> Path:
-    """Return the path of a piece, by the numbers of its shard and of the piece in it."""
+    """Return the path of a piece, such as FOLDER/00012-3.npy."""
     return folder / f"{shard:05}-{piece}.npy"
 
 
 def write_piece(
     path: Path, tokens: rows.Examples, text: TrainText, config: DataConfig
 ) -> records.Record:
-    """Write token arrays as a piece, and return its record."""
+    """Write token arrays to a piece, and return the record of the piece."""
     lengths = tokens.source_lengths, tokens.target_lengths
+    # A piece is one array, which is mapped into memory: lengths and tokens of about 100,000 pairs.
     arrays = *lengths, tokens.source_tokens, tokens.target_tokens
     dtype = np.result_type(tokens.target_tokens.dtype, np.min_scalar_type(config.max_length))
     file = io.BytesIO()
-    np.save(file, np.concatenate([one.astype(dtype) for one in arrays]), allow_pickle=False)
+    np.save(file, np.concatenate([array.astype(dtype) for array in arrays]), allow_pickle=False)
     content = file.getvalue()
     atomic_file.write_whole(path, content)
     examples = text.examples(tokens)
-    figures = rows.Content.of(examples)
+    summary = rows.Content.of(examples)
     longest = np.maximum(examples.source_lengths, examples.target_lengths)
-    ladder = layout.length_ladder(max(config.max_length, *(one.longest for one in figures[3:])))
+    ladder = layout.length_ladder(max(config.max_length, *(side.longest for side in summary[3:])))
     return {
         "num_examples": len(tokens),
         "source_tokens": len(tokens.source_tokens),
         "target_tokens": len(tokens.target_tokens),
         "bytes": len(content),
         "blake2b": hashlib.blake2b(content).hexdigest(),
-        "source": list(figures.source),
-        "target": list(figures.target),
+        "source": list(summary.source),
+        "target": list(summary.target),
         "classes": np.bincount(np.searchsorted(ladder, longest), minlength=len(ladder)).tolist(),
     }
 
 
 def read_piece(content: Integer[np.ndarray, " n"], record: records.Record) -> rows.Examples:
-    """Return the token arrays of a piece, which are views of its array."""
+    """Split the array of a piece file into token arrays, without copies."""
     count, sources = record["num_examples"], record["source_tokens"]
     source, target = map(rows.offsets_of, content[: 2 * count].reshape(2, count))
     tokens = content[2 * count :]
@@ -110,20 +108,20 @@ def read_piece(content: Integer[np.ndarray, " n"], record: records.Record) -> ro
 
 @dataclass(frozen=True)
 class PreparedPieces(parts.Parts):
-    """The pieces of a folder."""
+    """Training examples that are read from the pieces of a folder."""
 
     folder: Path
-    """The folder, on this machine or in a bucket."""
+    """The local or bucket directory of the pieces."""
     record: records.Record
-    """What the folder holds, a `FolderRecord`."""
+    """The statistics of all shards, a `FolderRecord`."""
     text: TrainText
-    """How examples are made of a piece."""
+    """The function that makes examples of token arrays, with its settings."""
     config: DataConfig
     """The section `data` of the config."""
 
     @property
     def window(self) -> int:
-        """Return the number of pieces whose examples are mixed."""
+        """Return how many pieces are open, and shuffled together, at a time."""
         return self.config.window
 
     @cached_property
@@ -136,7 +134,7 @@ class PreparedPieces(parts.Parts):
 
     @cached_property
     def content(self) -> rows.Content:
-        """Return the figures of all pieces together."""
+        """Return the combined statistics of all pieces."""
         skipped, pieces = Counter[str](), [piece for _, piece in self._pieces]
         for record in self.record["shards"]:
             skipped.update(record["skipped"])
@@ -158,8 +156,8 @@ class PreparedPieces(parts.Parts):
         try:
             with _on_this_machine(path) as local:
                 if sums.digest_of(local, "blake2b") != piece["blake2b"]:
-                    raise UserError(f"{path} is damaged, as its hash says; {_MAKE_AGAIN}")
-                array = np.load(local, mmap_mode="r")  # and stays mapped when its name is gone
+                    raise UserError(f"{path} is damaged: its hash is wrong; {_MAKE_AGAIN}")
+                array = np.load(local, mmap_mode="r")  # stays mapped after the file is deleted
         except FileNotFoundError as error:
             raise UserError(f"{path} is missing; {_MAKE_AGAIN}") from error
         except OSError as error:
@@ -173,49 +171,46 @@ class PreparedPieces(parts.Parts):
         return self.text.examples(read_piece(np.zeros(0, np.uint16), nothing)).shape(shape, most)
 
     def packing_key(self, seed: int, part: int) -> tuple[int, int]:
-        """Return the piece, and one seed for all trainings, as rows are packed once."""
+        """Return the random seed for packing, which all runs share, and the piece."""
         return _PACKING_SEED, part
 
     def row_counts(self, form: layout.Form, count: parts.CountRows) -> parts.RowCounts:
-        """See `Parts.row_counts`.
-
-        Packed rows are counted once for each of their shapes, and stored with the pieces.
-        """
+        """Return the number of rows of each piece, and store the counts of packed rows."""
         if not form.packs:
             size = len(form.shapes)
             counts = [[*piece["classes"], *[0] * size][:size] for _, piece in self._pieces]
             return parts.RowCounts(np.array(counts, np.int64).reshape(-1, size), 1)
-        kept = self.folder / f"packed-{'x'.join(map(str, form.shapes[0][1:]))}.json"
+        counts_path = self.folder / f"packed-{'x'.join(map(str, form.shapes[0][1:]))}.json"
         try:
-            packed = records.parse_object(kept.read_bytes(), _PACKED)
+            packed = records.parse_object(counts_path.read_bytes(), _PACKED)
         except (FileNotFoundError, ValueError):
             if len(self) > _MANY_PIECES:
                 warn(
-                    f"the rows of {len(self):,} pieces in {self.folder} are packed once, to be "
-                    "counted"
+                    f"packing {len(self):,} pieces in {self.folder} to count their rows, which is "
+                    "done once"
                 )
-            found = super().row_counts(form, count)
-            packed = {"rows": found.counts[:, 0].tolist(), "most": found.most}
-            with suppress(UserError):  # in a place that cannot be written, it is counted each time
-                atomic_file.write_whole(kept, json.dumps(packed).encode())
+            row_counts = super().row_counts(form, count)
+            packed = {"rows": row_counts.counts[:, 0].tolist(), "most": row_counts.most}
+            with suppress(UserError):  # a read-only folder: each run counts again
+                atomic_file.write_whole(counts_path, json.dumps(packed).encode())
         return parts.RowCounts(np.array(packed["rows"], np.int64)[:, None], packed["most"])
 
     def counted_tokens(self) -> list[int]:
-        """Count the ids of the targets of at most 16 pieces, at even distances."""
-        every = max(1, -(-len(self) // _SAMPLED_PIECES))
-        pieces = map(self.open, range(0, len(self), every))
+        """Count each target id in at most 16 evenly spaced pieces."""
+        stride = max(1, -(-len(self) // _SAMPLED_PIECES))
+        pieces = map(self.open, range(0, len(self), stride))
         counts = [np.bincount(piece.target_tokens).tolist() for piece in pieces]
         return [*map(sum, zip_longest(*counts, fillvalue=0))]
 
     def token_counts(self) -> Int[np.ndarray, " vocab"]:
-        """Return how often each id occurs among the targets of some pieces."""
+        """Return the frequency of each target id in a sample of the pieces."""
         return np.array(self.record["token_counts"], np.int64)
 
 
 @contextmanager
 def _on_this_machine(path: Path) -> Iterator[Path]:
-    """Return a context with the path of a local file, and wait for an unreachable store."""
-    latest: float | None = None
+    """Yield the path of a local copy of a file. Retry after storage errors."""
+    deadline: float | None = None
     with ExitStack() as copies:
         while True:
             try:
@@ -224,76 +219,76 @@ def _on_this_machine(path: Path) -> Iterator[Path]:
             except FileNotFoundError:
                 raise
             except (OSError, UserError) as error:
-                if latest is None:
-                    latest = time.monotonic() + _PATIENCE_SECONDS
+                if deadline is None:
+                    deadline = time.monotonic() + _PATIENCE_SECONDS
                     warn(
-                        f"{path} cannot be read ({in_one_line(error)}); it is tried again for ten "
+                        f"{path} cannot be read ({in_one_line(error)}); retrying for up to ten "
                         "minutes"
                     )
-                if time.monotonic() > latest:
+                if time.monotonic() > deadline:
                     raise
                 time.sleep(_RETRY_SECONDS)
         yield local
 
 
 class ShardRecord(TypedDict):
-    """The record of a shard."""
+    """The JSON statistics of a tokenized shard."""
 
     hashes: list[str]
-    """The hashes of its files."""
+    """The content hash of each file."""
     num_read: records.COUNT
-    """The number of pairs in it."""
+    """The number of pairs in the shard, including skipped ones."""
     skipped: dict[str, records.COUNT]
     """The number of pairs that were left out, by reason."""
     first: dict[str, str]
-    """The first line of each reason that is at fault."""
+    """The first faulty line for each reason, with its file."""
     pieces: list[PieceRecord]
-    """The records of its pieces."""
+    """The records of the pieces of the shard."""
 
 
 class FolderRecord(TypedDict):
-    """The record of a folder of shards."""
+    """The JSON statistics of a folder of tokenized shards."""
 
     shards: list[ShardRecord]
     """The records of the shards."""
     token_counts: list[records.COUNT]
-    """How often each id occurs among the targets of some pieces."""
+    """How often each target id occurs in a sample of the pieces."""
 
 
 class ShardJob(NamedTuple):
-    """The tokenisation of one shard."""
+    """The job of tokenizing one shard."""
 
     number: int
-    """The number of the shard, by which its pieces are named."""
+    """The index of the shard, which names the files of its pieces."""
     shard: Shard
     hashes: Sequence[str]
-    """The hash of each file."""
+    """The content hash of each file of the shard."""
     out: Path
-    """The folder of the pieces."""
+    """The folder to write pieces to."""
 
     @property
     def record(self) -> Path:
-        """Return the path of the shard's record."""
+        """Return the path of the JSON record of the shard."""
         return self.out / f"{self.number:05}.json"
 
-    def done(self, there: Set[str]) -> records.Record | None:
-        """Return the record, if the current content of the shard is tokenised; else None.
+    def done(self, filenames: Set[str]) -> records.Record | None:
+        """Return the record of the shard, or None if its current content is not yet tokenized.
 
         Args:
-          there: the names of the files in the folder of the pieces.
+          filenames: the names of all files in the folder of the pieces.
         """
-        if self.record.name not in there:
+        if self.record.name not in filenames:
             return None
         try:
             record = records.parse_object(self.record.read_bytes(), ShardRecord)
         except (FileNotFoundError, ValueError):
             return None
         names = {piece_path(self.out, self.number, n).name for n in range(len(record["pieces"]))}
-        return record if names <= there and record["hashes"] == list(self.hashes) else None
+        return record if names <= filenames and record["hashes"] == list(self.hashes) else None
 
     def make(self, text: TrainText, config: DataConfig) -> records.Record:
-        """Tokenise the shard, write its pieces and its record, and return the record."""
-        faults, skipped, read = Faults(), Counter[str](), 0
+        """Tokenize the shard, and write and return its record."""
+        faults, skipped, num_read = Faults(), Counter[str](), 0
         pieces: list[records.Record] = []
         for chunks in _groups(self.shard.pairs(faults)):
             tokens = text.tokenize(chunks)
@@ -301,11 +296,11 @@ class ShardJob(NamedTuple):
                 path = piece_path(self.out, self.number, len(pieces))
                 pieces.append(write_piece(path, tokens, text, config))
             skipped.update(tokens.skipped)
-            read += tokens.num_pairs_read
+            num_read += tokens.num_pairs_read
         skipped.update(faults.counts)
         record = {
             "hashes": list(self.hashes),
-            "num_read": read + faults.counts.total(),
+            "num_read": num_read + faults.counts.total(),
             "skipped": dict(skipped),
             "first": faults.first,
             "pieces": pieces,
@@ -327,71 +322,76 @@ def open_shards(
     text: TrainText,
     engine: parts.Engine = map,
 ) -> PreparedPieces:
-    """Return the pieces of shards, from the cache or tokenised now by an engine."""
-    of_shards = hashes()
-    about = splits.digest(_FORMAT, vocabulary.fingerprint, *map(str, text.key), *shards[0].fields)
-    whole = splits.digest(about, *(one for each in of_shards for one in each))
-    place = bucket.as_path(config.cache_dir)
-    root = place if isinstance(place, bucket.BucketPath) else cache.cache_root(config)
-    out = root / f"pieces-{whole[:24]}"
-    numbered = enumerate(zip(shards, of_shards, strict=True))
-    jobs = [ShardJob(number, shard, own, out) for number, (shard, own) in numbered]
-    there = {path.name for path in out.iterdir()} if out.is_dir() else set()
-    found = [job.done(there) for job in jobs]
-    if PREPARED in there and None not in found:
+    """Open the tokenized pieces of shards; tokenize shards that are new or have changed.
+
+    Args:
+      hashes: returns the hash of each file of each shard.
+      engine: runs the tokenization jobs.
+    """
+    shard_hashes = hashes()
+    prefix = splits.digest(_FORMAT, vocabulary.fingerprint, *map(str, text.key), *shards[0].fields)
+    digest = splits.digest(prefix, *chain.from_iterable(shard_hashes))
+    cache_dir = bucket.as_path(config.cache_dir)
+    root = cache_dir if isinstance(cache_dir, bucket.BucketPath) else cache.cache_root(config)
+    out = root / f"pieces-{digest[:24]}"
+    numbered = enumerate(zip(shards, shard_hashes, strict=True))
+    jobs = [ShardJob(number, shard, digests, out) for number, (shard, digests) in numbered]
+    filenames = {path.name for path in out.iterdir()} if out.is_dir() else set()
+    shard_records = [job.done(filenames) for job in jobs]
+    if PREPARED in filenames and None not in shard_records:
         with suppress(ValueError):
-            made = records.parse_object((out / PREPARED).read_bytes(), FolderRecord)
-            if made["shards"] == found:
-                return PreparedPieces(out, made, text, config)
+            folder = records.parse_object((out / PREPARED).read_bytes(), FolderRecord)
+            if folder["shards"] == shard_records:
+                return PreparedPieces(out, folder, text, config)
     out.mkdir(parents=True, exist_ok=True)
-    made = {"shards": [], "token_counts": []}
-    missing = [job for job, record in zip(jobs, found, strict=True) if record is None]
-    new = engine(lambda job: job.make(text, config), missing)
-    for shard, done in zip(shards, found, strict=True):
-        record = done or next(new)
-        made["shards"].append(record)
+    folder = {"shards": [], "token_counts": []}
+    missing = [job for job, record in zip(jobs, shard_records, strict=True) if record is None]
+    new_records = engine(lambda job: job.make(text, config), missing)
+    for shard, cached in zip(shards, shard_records, strict=True):
+        record = cached or next(new_records)
+        folder["shards"].append(record)
         Faults(Counter(record["skipped"]), record["first"]).warn()
         if not record["num_read"]:
-            warn(f"shard {shard} is empty; is it a whole copy?")
-    prepared = PreparedPieces(out, made, text, config)
-    made["token_counts"] = prepared.counted_tokens()
-    atomic_file.write_whole(out / PREPARED, json.dumps(made).encode())
+            warn(f"shard {shard} is empty; was it copied completely?")
+    prepared = PreparedPieces(out, folder, text, config)
+    folder["token_counts"] = prepared.counted_tokens()
+    atomic_file.write_whole(out / PREPARED, json.dumps(folder).encode())
     if len(prepared):
-        batching.Batches(prepared, config, 0)  # counts the rows, which are kept with the pieces
+        batching.Batches(prepared, config, 0)  # counts packed rows, and stores the counts
     return prepared
 
 
 def on_ray(address: str) -> parts.Engine:
-    """Return an engine that runs the jobs on a cluster of Ray, whose machines share the files.
+    """Return an engine that runs jobs on a Ray cluster, whose machines must share the files.
 
     Args:
-      address: "" is the environment's address, or else a new cluster on this machine.
+      address: "" uses RAY_ADDRESS, or else starts a local cluster.
     """
     with needs_extra("ray", "--ray"):
         import ray
 
     def engine(make: Callable[[object], object], jobs: Iterable[object]) -> Iterator[object]:
         try:
-            quiet = {"log_to_driver": False, "logging_level": logging.WARNING}
-            ray.init(address or None, ignore_reinit_error=True, **quiet)
+            logs = {"log_to_driver": False, "logging_level": logging.WARNING}
+            ray.init(address or None, ignore_reinit_error=True, **logs)
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise UserError(
-                f"--ray {address}: no cluster of Ray can be reached there ({error}); start one by "
-                "ray start --head"
+                f"--ray {address}: cannot reach a Ray cluster ({error}); start one with: ray start "
+                "--head"
             ) from error
-        # A partial function would be refused.
-        there = ray.remote(num_cpus=1, max_retries=_RETRIES)(lambda job: make(job))
-        waiting = deque(there.remote(job) for job in jobs)
-        while waiting:
+        # Ray refuses a partial function, so a lambda wraps it.
+        remote_make = ray.remote(num_cpus=1, max_retries=_RETRIES)(lambda job: make(job))
+        pending = deque(remote_make.remote(job) for job in jobs)
+        while pending:
             try:
-                yield ray.get(waiting.popleft())  # after which Ray can forget it
+                yield ray.get(pending.popleft())  # popped, so that Ray can free the result
             except ray.exceptions.RayTaskError as error:
                 raise error.cause from error
-            except ray.exceptions.RayError as error:  # such as a worker out of memory, again
+            except ray.exceptions.RayError as error:  # such as a worker that ran out of memory
                 raise UserError(
                     f"--ray {address}: a shard was lost ({type(error).__name__}: "
-                    f"{in_one_line(error)[:200]}); look at the machines of the cluster and their "
-                    "memory: the same command keeps the finished shards"
+                    f"{in_one_line(error)[:200]}); check the machines of the cluster and their "
+                    "memory; the same command keeps the finished shards"
                 ) from error
 
     return engine

@@ -146,7 +146,7 @@ def test_packed_rows_are_counted_once(config, capsys, monkeypatch):
     packing = config.replace({"data.batching": "pack"})
     for said in (1, 0):
         assert epoch(Batches(opened(packing)[0], packing.data, 0)) == expected
-        assert capsys.readouterr().err.count("are packed once, to be counted") == said
+        assert capsys.readouterr().err.count("to count their rows") == said
     assert [path.name for path in folder.glob("packed-*.json")] == ["packed-40x40.json"]
 
 
@@ -243,7 +243,7 @@ def test_a_shard_without_a_byte_is_refused_if_packed_and_named_if_plain(
     place = {"data.corpus": f"shards:{shard.parent}/train-*"}
     if name == "empty.jsonl":
         opened(config.replace(place))
-        assert f"shard {shard} is empty; is it a whole copy?" in capsys.readouterr().err
+        assert f"shard {shard} is empty; was it copied completely?" in capsys.readouterr().err
         return
     with pytest.raises(UserError, match=f"shard {shard} cannot be read: it has no bytes"):
         opened(config.replace(place))
@@ -382,7 +382,7 @@ def test_what_is_no_corpus_of_shards_is_refused(tmp_path, config):
         with pytest.raises(UserError, match=message):
             opened(config.replace(changed))
 
-    refused("fits no file; give a path with wildcards", corpus=f"shards:{tmp_path}/none-*.tsv")
+    refused("matches no file; give a path with wildcards", corpus=f"shards:{tmp_path}/none-*.tsv")
     refused(r"are 1, but a line holds a source and a target; name 2", fields=("text",))
     of_kind = write_shards(tmp_path / "others", "parquet")
     refused(
