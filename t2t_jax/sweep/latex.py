@@ -1,4 +1,4 @@
-"""The table of a grid as LaTeX, for a document that has the package booktabs."""
+"""Format the table of a grid in LaTeX. The document needs the package booktabs."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ _TABLE = Template(
 \caption{$caption}
 \begin{tabular}{@{}$columns@{}}
 \toprule
-$heads
+$headers
 \midrule
 $rows\bottomrule
 \end{tabular}
@@ -29,7 +29,7 @@ $notes}
 )
 _WRAP_LENGTH = 24
 """The number of characters above which a text column wraps."""
-_SIGNS = {
+_REPLACEMENTS = {
     "\\": r"\textbackslash{}",
     **{sign: rf"\{sign}" for sign in "&%$#_{}"},
     "~": r"\textasciitilde{}",
@@ -37,8 +37,8 @@ _SIGNS = {
     "<": r"\textless{}",
     ">": r"\textgreater{}",
     "|": r"\textbar{}",
-    "[": "{[}",  # otherwise it begins an option of the preceding command
-    "--": "-{}-",  # otherwise it is a dash
+    "[": "{[}",  # a bare [ begins an option of the preceding command
+    "--": "-{}-",  # LaTeX prints -- as a dash
     "->": r"$\to$",
     ">=": r"$\geq$",
     "±": r"$\pm$",
@@ -46,21 +46,21 @@ _SIGNS = {
     "‡": r"\textdaggerdbl{}",
     "Δ": r"$\Delta$",
 }
-"""Replacements for signs that have another meaning in LaTeX, or that its fonts lack."""
-_SIGN = re.compile("|".join(re.escape(sign) for sign in sorted(_SIGNS, key=len, reverse=True)))
+"""LaTeX code for characters that are special in LaTeX or missing in its fonts."""
+_SPECIAL = re.compile("|".join(map(re.escape, sorted(_REPLACEMENTS, key=len, reverse=True))))
 _MINUS = re.compile(r"(?<![\w.)])-(?=[\d.])")
-_FIGURE = re.compile(r"[+-]?\.?\d")
+_NUMBER = re.compile(r"[+-]?\.?\d")
 
 
 def grid_latex(
     caption: str, rows: Sequence[VariantRow], columns: Sequence[str] = (), notes: Sequence[str] = ()
 ) -> str:
-    """Return the table of a grid as LaTeX, with some of its columns.
+    """Format the table of a grid in LaTeX.
 
     Args:
-      columns: names of columns from left to right; empty for variant, perplexity, score and
-        parameters, which fit into a text column of 80 mm.
-      notes: further paragraphs below the table.
+      columns: column names from left to right. The default (variant, perplexity, score and
+        parameters) fits into a text column of 80 mm.
+      notes: paragraphs below the table.
     """
     for name in columns:
         if name not in _COLUMNS:
@@ -70,38 +70,39 @@ def grid_latex(
             raise UserError(f"--columns names {quote(name)} twice; name each column once")
     columns = columns or _DEFAULT_COLUMNS
     score = rows[0].measures.score.name
-    heads = [_COLUMNS[name][0].format(score=score) for name in columns]
+    headers = [_COLUMNS[name][0].format(score=score) for name in columns]
     cells = [[_COLUMNS[name][1](row) for name in columns] for row in rows]
     if any(name.endswith("_effect") for name in columns):
         notes = ["Δ: difference from the base, with its 95% interval, not adjusted.", *notes]
-    return latex(caption, heads, cells, notes)
+    return latex(caption, headers, cells, notes)
 
 
 def latex(
-    caption: str, heads: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str]
+    caption: str, headers: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str]
 ) -> str:
-    r"""Return a table as LaTeX, for `\input` in a document.
+    r"""Format a table in LaTeX, for `\input` in a document.
+
+    Number columns are right-aligned. Columns of long texts wrap.
 
     Args:
-      rows: the cells, one for each head. Columns of numbers are right-aligned, and columns of
-        long texts wrap.
+      rows: table rows, each with one cell per header.
       notes: paragraphs below the table, with code between backticks.
     """
-    columns = list(zip(*rows, strict=True)) or [()] * len(heads)
+    columns = list(zip(*rows, strict=True)) or [()] * len(headers)
     return _TABLE.substitute(
-        caption=_escaped(caption),
+        caption=_escape(caption),
         columns="".join(map(_alignment, columns)),
-        heads=_line(heads),
-        rows="".join(f"{_line(row)}\n" for row in rows),
-        notes="".join(f"{_note(note)}\\par\n" for note in notes),
+        headers=_table_line(headers),
+        rows="".join(f"{_table_line(row)}\n" for row in rows),
+        notes="".join(f"{_paragraph(note)}\\par\n" for note in notes),
     )
 
 
 def _effect(change: Change) -> str:
-    """Return a difference with its 95% interval, as `-0.35 [-0.60, -0.10]`."""
-    numbers = (x for x in (change.difference, change.low, change.high) if x is not None)
-    difference, *ends = [perplexity_text(x, sign="+") for x in numbers] or [""]
-    return f"{difference} [{', '.join(ends)}]" if ends else difference
+    """Format a difference and its 95% confidence interval, as `-0.35 [-0.60, -0.10]`."""
+    values = (value for value in (change.difference, change.low, change.high) if value is not None)
+    difference, *interval = [perplexity_text(value, sign="+") for value in values] or [""]
+    return f"{difference} [{', '.join(interval)}]" if interval else difference
 
 
 _COLUMNS: dict[str, tuple[str, Callable[[VariantRow], str]]] = {
@@ -117,32 +118,32 @@ _COLUMNS: dict[str, tuple[str, Callable[[VariantRow], str]]] = {
     "parameters": ("params (M)", lambda row: f"{row.num_parameters / 1e6:,.2f}"),
     "steps": ("steps", lambda row: row.shown_steps),
 }
-"""The head of each column of `table.tex`, and a function that returns the text of a row."""
+"""The header and the cell formatter of each column of `table.tex`."""
 
 
 def _alignment(column: Sequence[str]) -> str:
-    if any(column) and all(_FIGURE.match(cell) for cell in column if cell):
-        return "r"  # figures
+    if any(column) and all(_NUMBER.match(cell) for cell in column if cell):
+        return "r"
     return "p{40mm}" if max(map(len, column), default=0) > _WRAP_LENGTH else "l"
 
 
-def _line(cells: Sequence[str]) -> str:
-    escaped = map(_escaped, cells)
-    # Names of rows, as `d_ff=512,num_heads=1`, may wrap after a comma.
+def _table_line(cells: Sequence[str]) -> str:
+    escaped = map(_escape, cells)
+    # Variant names such as `d_ff=512,num_heads=1` may wrap after a comma.
     breakable = (re.sub(r",(?=[^\W\d])", r",\\allowbreak{}", cell) for cell in escaped)
     return f"{' & '.join(breakable)} \\\\"
 
 
-def _note(text: str) -> str:
-    """Return a paragraph; code between backticks may break across lines."""
-    pieces = [_escaped(piece) for piece in text.split("`")]
-    for odd in range(1, len(pieces), 2):
-        code = pieces[odd].replace(r"\textbar{}", r"\textbar{}\allowbreak{}")
-        pieces[odd] = rf"\texttt{{{code}}}"
-    return "".join(pieces)
+def _paragraph(text: str) -> str:
+    """Format a paragraph. Code between backticks may wrap at vertical bars."""
+    parts = [_escape(part) for part in text.split("`")]
+    for index in range(1, len(parts), 2):
+        code = parts[index].replace(r"\textbar{}", r"\textbar{}\allowbreak{}")
+        parts[index] = rf"\texttt{{{code}}}"
+    return "".join(parts)
 
 
-def _escaped(text: str) -> str:
-    """Return a text with all special characters escaped, and minus signs before numbers."""
+def _escape(text: str) -> str:
+    """Escape special characters, and typeset minus signs before numbers."""
     quoted = re.sub(r'"([^"]*)"', r"``\1''", _MINUS.sub("−", text))
-    return _SIGN.sub(lambda match: _SIGNS[match[0]], quoted).replace("−", "$-$")
+    return _SPECIAL.sub(lambda match: _REPLACEMENTS[match[0]], quoted).replace("−", "$-$")

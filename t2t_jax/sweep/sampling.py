@@ -1,9 +1,8 @@
-"""Values of continuous fields that an Optuna sampler proposes from the scores of earlier ones.
+"""Let an Optuna sampler propose values of continuous fields from the scores of earlier trials.
 
-Each variant has a separate study. A trial is one value of each field, under every seed of the
-variant, and its score is the mean perplexity on dev. The trial numbers determine which scores the
-sampler knows before it proposes a trial, so the same scores give the same trials. The grid's
-directory is the whole record: a resumed sweep replays it.
+Each variant has a separate study. A trial is one value per field. Its score is the mean dev
+perplexity over all seeds. The trial index determines which scores the sampler has received, so the
+same scores give the same trials. A resumed sweep replays the scores from the grid's directory.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,9 +16,9 @@ from t2t_jax.errors import UserError, needs_extra, quote
 from t2t_jax.sweep.cell import Cell, Scores, cells, mean_of, score_at
 
 _MOST_REFUSED = 100
-"""The proposals that a config refuses, one after the other, before the sweep gives up."""
-_FARTHEST = 1e300  # samplers subtract the ends of a range
-# The options are defaults of Optuna 4. Those of Optuna 5 differ.
+"""The limit on consecutive invalid proposals."""
+_FARTHEST = 1e300  # samplers subtract the ends, so twice this value must not overflow
+# Defaults of Optuna 4, set explicitly because Optuna 5 has other defaults.
 _SAMPLERS: Mapping[str, tuple[str, Mapping[str, bool]]] = {
     "optuna:tpe": ("TPESampler", {"multivariate": False, "constant_liar": False}),
     "optuna:random": ("RandomSampler", {}),
@@ -28,17 +27,17 @@ _SAMPLERS: Mapping[str, tuple[str, Mapping[str, bool]]] = {
 
 @dataclass(frozen=True)
 class Range:
-    """A range of a field; integer fields have integer ends."""
+    """The range of a tuned field. The ends of an integer field are integers."""
 
     low: float
     """The lower end."""
     high: float
     """The upper end."""
     scale: str
-    """The scale, "log" if ratios count, or else "lin"."""
+    """The scale on which the sampler draws: "log" or "lin"."""
 
     def check(self) -> None:
-        """Refuse an empty range, another scale, or a log range from 0 or less."""
+        """Refuse an empty range, an unknown scale, or a log range with a nonpositive end."""
         least = 1e-30 if self.scale == "log" else -_FARTHEST
         if self.scale not in ("log", "lin") or not least <= self.low < self.high <= _FARTHEST:
             raise UserError(
@@ -47,12 +46,12 @@ class Range:
             )
 
     def __str__(self) -> str:
-        """Return the range in the form of a flag, such as `0.5:2:log`."""
+        """Format the range as in a flag, such as `0.5:2:log`."""
         return f"{self.low:g}:{self.high:g}:{self.scale}"
 
 
 class SampledGrid:
-    """The plan of a grid whose variants get values from a sampler."""
+    """Plan the cells of a grid whose tuned values a sampler proposes."""
 
     def __init__(
         self,
@@ -64,15 +63,16 @@ class SampledGrid:
         trials: int,
         at_once: int,
     ) -> None:
-        """Plan the trials of every variant.
+        """Create a study for every variant.
 
         Args:
-          ranges: the ranges by the path of a field.
+          ranges: ranges by field path.
+          trials: the number of trials per variant.
           at_once: the number of trials to request before the first of them is scored.
         """
         if sampler not in _SAMPLERS:
-            known = ", ".join(_SAMPLERS)
-            raise UserError(f"there is no --sampler {quote(sampler)}; there are {known}")
+            choices = ", ".join(_SAMPLERS)
+            raise UserError(f"there is no --sampler {quote(sampler)}; there are {choices}")
         for variant in grid.variants:
             longest = f"{variant}," + ",".join(f"{path}=-1.234e-100" for path in ranges)
             if not can_name_directory(longest):
@@ -83,7 +83,7 @@ class SampledGrid:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.optuna: str = optuna.__version__
         self.candidates: dict[str, dict[str, Config]] = {name: {} for name in grid.variants}
-        """The configs of the trials so far, by variant and by trial name."""
+        """Configs of the proposed trials, by variant and trial name."""
         self._distributions = {
             path: (IntDistribution if isinstance(values.low, int) else FloatDistribution)(
                 values.low, values.high, log=values.scale == "log"
@@ -100,51 +100,51 @@ class SampledGrid:
         self._trials, self._at_once = trials, at_once
 
     def cells(self, scores: Scores) -> Sequence[Cell]:
-        """Return the cells of the trials so far, each of which is trained to its end."""
+        """Propose the trials whose preceding scores are known; return the cells of all trials."""
         for variant, study in self._studies.items():
-            while len(study.asked) < self._trials and self._tell(study, scores):
-                self._ask(variant, study)
+            while len(study.trials) < self._trials and self._report_scores(study, scores):
+                self._propose(variant, study)
         studies = self._studies.values()
         return [cell for study in studies for seeds in study.cells.values() for cell in seeds]
 
-    def _tell(self, study: "_Study", scores: Scores) -> bool:
-        """Tell the study the scores before the next trial; return whether they were known."""
-        while study.told <= len(study.asked) - self._at_once:
-            trial, name = study.asked[study.told]
+    def _report_scores(self, study: "_Study", scores: Scores) -> bool:
+        """Report the scores due before the next trial; return False if one is missing."""
+        while study.num_reported <= len(study.trials) - self._at_once:
+            trial, name = study.trials[study.num_reported]
             mean = mean_of(score_at(scores, c, c.until) for c in study.cells[name])
             if mean is None:
                 return False
             study.study.tell(trial, mean)
-            study.told += 1
+            study.num_reported += 1
         return True
 
-    def _ask(self, variant: str, study: "_Study") -> None:
+    def _propose(self, variant: str, study: "_Study") -> None:
         from optuna.trial import TrialState
 
-        for left in range(_MOST_REFUSED, -1, -1):
+        for attempts_left in range(_MOST_REFUSED, -1, -1):
             trial = study.study.ask(fixed_distributions=self._distributions)
-            # Four digits, so that the name of the directory is short.
-            drawn = trial.params.items()
-            values = {p: [v if isinstance(v, int) else float(f"{v:.4g}")] for p, v in drawn}
+            # Round to four digits to keep directory names short.
+            params = trial.params.items()
+            values = {p: [v if isinstance(v, int) else float(f"{v:.4g}")] for p, v in params}
             try:
-                ((inner, config),) = product(self._grid.variants[variant], values).items()
+                ((suffix, config),) = product(self._grid.variants[variant], values).items()
                 break
-            except UserError:  # as of a width that the number of heads does not divide
-                if not left:
+            except UserError:  # for example, a width that num_heads does not divide
+                if not attempts_left:
                     raise
                 study.study.tell(trial, state=TrialState.FAIL)
-        name = f"{variant},{inner}"
-        study.asked.append((trial, name))
+        name = f"{variant},{suffix}"
+        study.trials.append((trial, name))
         if name not in study.cells:
             self.candidates[variant][name] = config
             study.cells[name] = cells(Grid({name: config}, {}), self._workdir, self._seeds)
 
 
 class _Study:
-    """The trials of a variant."""
+    """The trials of one variant, in order of proposal."""
 
     def __init__(self, study: Any) -> None:
         self.study = study
-        self.asked: list[tuple[object, str]] = []
-        self.told = 0
+        self.trials: list[tuple[object, str]] = []
+        self.num_reported = 0
         self.cells: dict[str, list[Cell]] = {}

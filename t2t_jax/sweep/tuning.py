@@ -1,9 +1,9 @@
-"""Tune fields for every variant of a grid, so that variants are compared at their best.
+"""Tune config fields for every variant of a grid, and compare the tuned variants.
 
-A variant becomes as many candidates as there are values. The scores that choose a value are biased
-estimates of its quality: the lowest of several is low by chance, too. So the scores of the other
-seeds choose the value for a seed (cross-fitting), and the scores of these choices are compared.
-Different seeds may choose differently, so the deviation over seeds includes the noise of tuning.
+Each combination of values is a candidate. The score that chose a candidate is biased: the lowest
+perplexity of several is partly low by chance. So the other seeds choose the candidate of each seed
+(cross-fitting), and tables compare the scores of these candidates. Seeds may choose different
+candidates, so the deviation over seeds includes the noise of tuning.
 """
 
 import math
@@ -17,48 +17,47 @@ from t2t_jax.sweep.tables import GridTable
 from t2t_jax.system.records import Record
 
 Finalists = Callable[[Sequence[str], int], Sequence[str]]
-"""A function that returns those of some candidates that may be chosen, without the scores of the
-seed of a number; -1 is for no seed."""
+"""A function of candidate names and a held-out seed index, or -1. It returns the candidates to
+choose from."""
 
 
 def choose(scores: Mapping[str, Sequence[float | None]], finalists: Finalists) -> list[str]:
-    """Choose a candidate for each seed: the best by the mean perplexity of the other seeds.
+    """Choose for each seed the candidate with the lowest mean perplexity over the other seeds.
 
     A single seed uses its own score.
 
     Args:
-      scores: the perplexity of each candidate at its end, by the index of the seed; None if
-        missing.
+      scores: final perplexities by candidate name and seed index; None if missing.
 
     Returns:
-      The candidate for each seed, by the index of the seed; "" if scores are missing.
+      The candidate name of each seed; "" if scores are missing.
     """
     num_seeds = len(next(iter(scores.values())))
     chosen: list[str] = []
     for seed in range(num_seeds):
-        left_out = seed if num_seeds > 1 else -1
+        held_out = seed if num_seeds > 1 else -1
         means = {
-            name: mean_of(score for i, score in enumerate(scores[name]) if i != left_out)
-            for name in finalists([*scores], left_out)
+            name: mean_of(score for i, score in enumerate(scores[name]) if i != held_out)
+            for name in finalists([*scores], held_out)
         }
-        known = {name: mean for name, mean in means.items() if mean is not None}
-        # A choice that a later score may change is none.
-        first = best(known, 1) if len(known) == len(means) else []
-        chosen += first or [""]
+        complete = {name: mean for name, mean in means.items() if mean is not None}
+        # Do not choose yet if a missing score could change the choice.
+        best_names = best(complete, 1) if len(complete) == len(means) else []
+        chosen += best_names or [""]
     return chosen
 
 
-def is_at_an_end(value: object, values: Sequence[object] | Range) -> bool:
-    """Return whether a number is at the end of a range, beyond which a better one may be.
+def is_at_end(value: object, values: Sequence[object] | Range) -> bool:
+    """Return whether a tuned value is at an end of its range, so a better one may lie outside.
 
     Args:
-      values: the candidate values, or a `Range`, whose outer twentieths count as its ends.
+      values: the candidate values, or a `Range`, whose lowest and highest 5% count as ends.
     """
     if isinstance(values, Range):
         assert isinstance(value, int | float)
-        scaled: Callable[[float], float] = math.log if values.scale == "log" else float
-        low, high = scaled(values.low), scaled(values.high)
-        return not 0.05 <= (scaled(value) - low) / (high - low) <= 0.95
+        scale: Callable[[float], float] = math.log if values.scale == "log" else float
+        low, high = scale(values.low), scale(values.high)
+        return not 0.05 <= (scale(value) - low) / (high - low) <= 0.95
     numbers = [candidate for candidate in values if isinstance(candidate, int | float)]
     return len(numbers) == len(values) > 1 and value in (min(numbers), max(numbers))
 
@@ -66,52 +65,55 @@ def is_at_an_end(value: object, values: Sequence[object] | Range) -> bool:
 def tuned_results(
     plan: PlannedGrid, cells: Mapping[str, list[Cell]], scores: Scores, done: Mapping[str, Record]
 ) -> tuple[dict[str, list[Record]], dict[str, int], GridTable]:
-    """Return the results of the choice for each variant, and a table of the choices.
+    """Choose tuned values for each variant, and return their results and a table.
 
-    If the value chosen for a seed diverged under that seed, the seed has no result.
+    A seed has no result if its run with the chosen value diverged.
+
+    Args:
+      done: results of finished cells by cell name.
 
     Returns:
-      The results by variant, the numbers of seeds that diverged, and the table.
+      The results by variant, the number of diverged seeds by variant, and the table.
     """
     halved = plan.halved
     results: dict[str, list[Record]] = {}
     diverged: dict[str, int] = {}
     rows = []
-    for variant, group in plan.candidates.items():
+    for variant, configs in plan.candidates.items():
         ends = {
             name: [score_at(scores, c, c.config.training.num_train_steps) for c in cells[name]]
-            for name in group
+            for name in configs
         }
-        choice = choose(ends, lambda g, out: halved.finalists[out, *g] if halved else g)
-        named: dict[str, list[str]] = {}
-        for seed, name in enumerate(choice):
+        chosen = choose(ends, lambda n, seed: halved.finalists[seed, *n] if halved else n)
+        seeds_of: dict[str, list[str]] = {}
+        for seed, name in enumerate(chosen):
             cell = cells[name][seed] if name else None
             if cell and ends[name][seed] == math.inf:
                 diverged[variant] = diverged.get(variant, 0) + 1
-                named.setdefault(name, []).append(f"{cell.workdir.name}, where it diverged")
+                seeds_of.setdefault(name, []).append(f"{cell.workdir.name}, where it diverged")
             elif cell and (result := done.get(cell.name)):
                 results.setdefault(variant, []).append(result | {"tuned_to": name})
-                named.setdefault(name, []).append(cell.workdir.name)
-        all_ends = {end for of_candidate in ends.values() for end in of_candidate}
-        state = "all diverged" if all_ends == {math.inf} else "not chosen yet"
-        values = (f"{n.removeprefix(f'{variant},')} ({', '.join(s)})" for n, s in named.items())
-        at_end = [
+                seeds_of.setdefault(name, []).append(cell.workdir.name)
+        all_scores = {score for scores_by_seed in ends.values() for score in scores_by_seed}
+        state = "all diverged" if all_scores == {math.inf} else "not chosen yet"
+        values = (f"{n.removeprefix(f'{variant},')} ({', '.join(s)})" for n, s in seeds_of.items())
+        at_ends = [
             path
-            for path, choices in plan.rules.tune.items()
-            if any(is_at_an_end(group[name].value(path), choices) for name in named)
+            for path, candidates in plan.rules.tune.items()
+            if any(is_at_end(configs[name].value(path), candidates) for name in seeds_of)
         ]
-        rows.append([variant, "; ".join(values) or state, str(len(group)), ", ".join(at_end)])
-    rule = (
-        "The value of a seed is chosen by the perplexities of the other seeds alone, so that a "
-        "choice does not gain by its own luck. Where the seeds of a row have different values, "
-        "its standard error is larger, by the rule of Nadeau and Bengio (2003)."
+        rows.append([variant, "; ".join(values) or state, str(len(configs)), ", ".join(at_ends)])
+    selection_note = (
+        "The perplexities of the other seeds choose the value of each seed, so that the choice "
+        "does not bias the seed's score. If the seeds of a variant have different values, its "
+        "standard error is larger, by the rule of Nadeau and Bengio (2003)."
         if plan.seeds > 1
-        else "The value is chosen by the very perplexity that is shown, which the choice makes too "
-        "low; two seeds or more would make it fair."
+        else "The perplexity shown here also chose the value, so it is biased downwards; sweep "
+        "with at least two seeds to remove the bias."
     )
-    caption = f"The value of {', '.join(plan.rules.tune)} that each variant has:"
-    heads = ["variant", "values, with their seeds", "tried", "at an end of its range"]
-    notes = [rule]
+    caption = f"Values of {', '.join(plan.rules.tune)} chosen for each variant:"
+    headers = ["variant", "values, with their seeds", "tried", "at an end of its range"]
+    notes = [selection_note]
     if any(row[3] for row in rows):
-        notes.append("Beyond an end of a range there may be a better value: try a wider one.")
-    return results, diverged, GridTable(caption, heads, rows, notes)
+        notes.append("If an end of a range was chosen, try a wider range for a better value.")
+    return results, diverged, GridTable(caption, headers, rows, notes)

@@ -195,14 +195,14 @@ def test_a_halving_that_is_none_is_refused(text, message):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"training.schedule": "cosine"}, "='cosine', whose score at a rung says"),
+        ({"training.schedule": "cosine"}, "='cosine', whose score at a rung does not predict"),
         (
             {"training.num_train_steps": 80},
             "base and odd differ in training.num_train_steps 90 -> 80,",
         ),
         (
             {"checkpoint.every_steps": None, "checkpoint.average": 1},
-            "None, and --halving pauses where",
+            "None, but --halving pauses at steps",
         ),
         ({"checkpoint.every_steps": 3}, "base and odd differ in checkpoint.every_steps 2 -> 3"),
         ({"data.vocab_size": 999}, "base and odd differ in data.vocab_size "),
@@ -404,7 +404,7 @@ def test_a_cut_journal_decides_nothing_anew(tmp_path, quick, cut):
         ends = {"line": b"", "half a line": lines[-1][:9], "damaged": b"x" * 9 + b"\n"}
         journal.write_bytes(b"".join([*lines[:-1], ends[cut]]))
     launched, count = len(launcher.launched), len(lines)
-    message = f"has {0 if cut == 'lost' else count - 1} of {count} promotions, .*; bring it back"
+    message = f"has {0 if cut == 'lost' else count - 1} of {count} promotions, .*; restore it"
     with pytest.raises(UserError, match=message):
         halve(grid, tmp_path, launcher, 1)
     journal.write_bytes(whole + lines[0][:9])  # as after a kill within the next promotion

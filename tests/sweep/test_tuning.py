@@ -18,7 +18,7 @@ from t2t_jax.sweep.comparison import against, measure
 from t2t_jax.sweep.inference import RowScores, effects
 from t2t_jax.sweep.rules import GridRules, planned_grid, record_rules
 from t2t_jax.sweep.sampling import Range
-from t2t_jax.sweep.tuning import choose, is_at_an_end
+from t2t_jax.sweep.tuning import choose, is_at_end
 from tests.sweep.test_gathering import seeds_csv
 from tests.sweep.test_halving import BASE, STEPS, Trained, halve
 
@@ -118,12 +118,12 @@ def test_the_interval_of_tuned_rows_covers_new_sentences_if_sentences_are_counte
 
 
 def test_a_best_value_at_the_end_of_its_range_is_known():
-    assert [is_at_an_end(x, [0.5, 1, 2]) for x in (0.5, 1, 2)] == [True, False, True]
-    assert not is_at_an_end("relu", ["relu", "gelu"])
-    assert not is_at_an_end(1, [1])
-    at = [is_at_an_end(x, Range(0.01, 100, "log")) for x in (0.012, 0.1, 50, 90)]
+    assert [is_at_end(x, [0.5, 1, 2]) for x in (0.5, 1, 2)] == [True, False, True]
+    assert not is_at_end("relu", ["relu", "gelu"])
+    assert not is_at_end(1, [1])
+    at = [is_at_end(x, Range(0.01, 100, "log")) for x in (0.012, 0.1, 50, 90)]
     assert at == [True, False, False, True]
-    assert [is_at_an_end(x, Range(0, 1, "lin")) for x in (0.04, 0.06, 0.96)] == [True, False, True]
+    assert [is_at_end(x, Range(0, 1, "lin")) for x in (0.04, 0.06, 0.96)] == [True, False, True]
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ def test_the_table_compares_variants_at_their_own_best(tmp_path, quick, halving)
     assert "| base | learning_rate_factor=1 (seed0, seed1) | 3 |  |" in text
     wide = "learning_rate_factor=2 (seed0, seed1) | 3 | training.learning_rate_factor |"
     assert f"| wide | {wide}" in text
-    assert "chosen by the perplexities of the other seeds" in text
+    assert "The perplexities of the other seeds choose the value" in text
 
 
 def test_a_sampler_asks_for_the_same_trials_after_every_kill(tmp_path):
