@@ -204,7 +204,7 @@ def test_entries_without_a_mark_of_a_language_are_refused(tmp_path):
     place = copied("m2m100", tmp_path)
     named = {"additional_special_tokens": [{"content": 5}, {"content": ["__de__"]}, "<mine>"]}
     (place / "special_tokens_map.json").write_text(json.dumps(named), encoding="utf-8")
-    with pytest.raises(UserError, match="no mark of a language, which every m2m_100 has"):
+    with pytest.raises(UserError, match="no language tag, which every m2m_100 has"):
         read_model("m2m100", place)
 
 

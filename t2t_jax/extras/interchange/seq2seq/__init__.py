@@ -1,1 +1,1 @@
-"""Encoder-decoders of the library transformers: M2M100, NLLB, mBART, BART."""
+"""Import and export of encoder-decoders of transformers: M2M100, NLLB, mBART, BART."""

@@ -1,11 +1,11 @@
-"""The formats M2M100 (also NLLB), mBART and BART of transformers, as `save_pretrained` writes them.
+"""Read models of transformers in the formats M2M100 (also NLLB), mBART and BART.
 
-    DIR/config.json, generation_config.json     sizes, special ids, how translations are searched
+    DIR/config.json, generation_config.json     sizes, special ids, search settings
     DIR/model.safetensors                       the parameters, or pytorch_model.bin
     DIR/tokenizer.json ...                      the vocabulary; see `seq2seq.entries`
 
-When reading, the entries get other ids: padding is id 0, the end of a sentence id 1, and what a
-target begins with, or else the beginning of a sentence, id 2.
+Imported entries get new ids: padding 0, end of sentence 1, and 2 for the token that starts a
+target, or else for `<s>`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,61 +29,60 @@ from t2t_jax.system.records import Record, schema
 
 SHARED, BIAS = "shared.weight", "final_logits_bias"
 _START, _FORCED = "decoder_start_token_id", "forced_bos_token_id"
-_OTHERS = dict.fromkeys((_START, _FORCED, "bos_token_id"), NotRequired[model_files.ID | None])
+_TOKENS = dict.fromkeys((_START, _FORCED, "bos_token_id"), NotRequired[model_files.ID | None])
 _EMBEDDING = "encoder.embed_tokens.weight"
 _COPIES = "decoder.embed_tokens.weight", "decoder.output_projection.weight"
-"""Further uses of the embedding matrix, which a file may repeat or leave out."""
+"""Names under which a file may repeat the shared embedding matrix."""
 RESERVED_ROWS = 2
-"""The rows of a learned table before the first position: positions count from padding's id, 1."""
+"""The unused first rows of a learned position table: positions start after padding's id, 1."""
 _VERSION: places.Constants = {r"(model\.)?(encoder|decoder)\.version": [lambda *_: 3]}
-"""The version of the layers, as fairseq stored it; earlier versions computed something else."""
+"""The layer version that fairseq stored; earlier versions computed another function."""
 _SINUSOIDS = r"(model\.)?(encoder|decoder)\.embed_positions\.weights"
 _EPSILON = 1e-5
-"""The epsilon that the norms of these models add to the variance."""
+"""The epsilon of these models' norms."""
 _FIRST_POSITION = 2
-"""The position of the first token, where positions are sinusoids."""
+"""The position of the first token in models with sinusoids."""
 
 
 @dataclass(frozen=True)
 class Seq2SeqFormat:
-    """A class of encoder-decoders in transformers."""
+    """One family of encoder-decoders in transformers, such as mBART."""
 
     VOCABULARIES: ClassVar = (framed.FramedVocabulary,)
 
     model_type: str
     """The value of `model_type` in config.json."""
     model_class: str
-    """The class in transformers."""
+    """The model's class in transformers."""
     norm_order: Literal["pre", "post"]
-    """Where the norms are; with "pre", a stack ends with one more."""
+    """Pre-norm or post-norm; each pre-norm stack has a final norm."""
     has_table: bool = True
-    """Whether positions are learned, embeddings normalised and logits biased, as in BART; if not,
+    """Whether positions are learned, embeddings normalized and logits biased (BART). Otherwise
     positions are sinusoids."""
     starts_with_end: bool = True
-    """Whether a target starts with the end of a sentence, unless the files say otherwise; if not,
-    it starts with the mark of its language."""
+    """Whether a target starts with `</s>` by default. Otherwise it starts with a language tag."""
     has_languages: bool = True
-    """Whether an entry of the vocabulary says what language a text is in."""
+    """Whether the vocabulary has language tags."""
 
     @property
     def fields(self) -> pretrained.Counterparts:
-        """Return the fields of config.json that stand for fields of ours."""
+        """Return the fields of config.json that match fields of our config."""
         if self.has_table:
             return pretrained.encoder_decoder_fields("gelu")
         return pretrained.encoder_decoder_fields("relu", scaled=True, attention_dropout=0.1)
 
     @property
     def fixed(self) -> dict[str, object]:
-        """Return options with the only value of each that transformers computes with."""
+        """Return options of config.json, each with the only value that transformers supports."""
         tied, is_pre = {"tie_word_embeddings": True}, self.norm_order == "pre"
         norms = {"normalize_before": is_pre, "add_final_layer_norm": is_pre}
-        of_bart = {"normalize_embedding": True, "static_position_embeddings": False, **norms}
+        bart = {"normalize_embedding": True, "static_position_embeddings": False, **norms}
         # Sinusoids begin after the id of padding; those of M2M100 and NLLB begin at 2.
-        return {**tied, **(of_bart if self.has_table else {"pad_token_id": _FIRST_POSITION - 1})}
+        return {**tied, **(bart if self.has_table else {"pad_token_id": _FIRST_POSITION - 1})}
 
     @property
     def model_fields(self) -> dict[str, object]:
-        """Return the fields of our config that all models of the format share."""
+        """Return the fields of our config that are equal in all models of the format."""
         return {
             "model.attention_bias": True,
             "model.norm_epsilon": _EPSILON,
@@ -96,7 +95,7 @@ class Seq2SeqFormat:
         }
 
     def carried(self, config: Config) -> Carried:
-        """Return the fields of a config that the format can hold, each with its values."""
+        """Return the config fields that the format can store, each with its possible values."""
         return {
             **fields_of_transformers(config.model),
             **SEARCH,
@@ -109,25 +108,26 @@ class Seq2SeqFormat:
     def read(
         self, path: Path, *, source_language: str | None = None, target_language: str | None = None
     ) -> portable.PortableModel:
-        """Read a model.
+        """Read a model and its vocabulary from a directory.
 
         Args:
-          source_language: the language of sources, which later commands may choose anew; None is
-            the one that the files name, or English.
-          target_language: the language of translations; None is the one that the files name.
+          source_language: the default source language of later commands; None takes it from the
+            files, or else English.
+          target_language: the language of translations; None takes it from the files.
         """
         theirs = pretrained.read_encoder_decoder_config(
-            path, self.model_type, self.fields, _OTHERS, self.fixed
+            path, self.model_type, self.fields, _TOKENS, self.fixed
         )
         entries = read_entries(path, theirs["vocab_size"])
         if self.has_languages and not entries.languages:
             raise UserError(
-                f"{entries.file}, with what lies beside it, has no mark of a language, which every "
+                f"{entries.file} and the files beside it have no language tag, which every "
                 f"{self.model_type} has; copy the files of one model"
             )
         file = path / generation.FILE
-        given = model_files.read_json(file, schema(_OTHERS)) if file.exists() else {}
-        starts = {name: given[name] for name in (_START, _FORCED) if given.get(name) is not None}
+        search = model_files.read_json(file, schema(_TOKENS)) if file.exists() else {}
+        # generation_config.json takes precedence over config.json, as in transformers.
+        starts = {name: search[name] for name in (_START, _FORCED) if search.get(name) is not None}
         theirs = {_START: None, _FORCED: None, **theirs, **starts}
         names = _languages(path, entries, theirs, source_language, target_language)
         pair = [framed.language_code(name, list(entries.languages)) for name in names]
@@ -135,9 +135,10 @@ class Seq2SeqFormat:
             theirs[_START] = theirs["eos_token_id"]
         elif theirs[_START] in (None, *entries.languages.values()):
             theirs[_START] = entries.languages[pair[1]]
-        if not self.has_table and theirs[_START] == theirs["pad_token_id"]:  # has no position
-            wanted = {_START: theirs["eos_token_id"]}
-            pretrained.refuse_other_options(path / "config.json", theirs, wanted)
+        # Padding has no position in transformers, so a target cannot start with it.
+        if not self.has_table and theirs[_START] == theirs["pad_token_id"]:
+            start = {_START: theirs["eos_token_id"]}
+            pretrained.refuse_other_options(path / "config.json", theirs, start)
         vocabulary, order = _vocabulary(path, self, theirs, entries, pair)
         tokens = {theirs["pad_token_id"]: "padding", theirs["eos_token_id"]: "end"}
         sides = "data.source_language", "data.target_language"
@@ -165,7 +166,7 @@ class Seq2SeqFormat:
         return generation.with_their_search(model, path, theirs, order.tolist(), carried)
 
     def write(self, model: portable.PortableModel, directory: Path) -> None:
-        """Write a model as `save_pretrained` does."""
+        """Write a model as transformers' `save_pretrained` does."""
         from t2t_jax.extras.interchange.seq2seq.writing import write_seq2seq  # imports this module
 
         write_seq2seq(model, self, directory)
@@ -189,18 +190,18 @@ def _spellings(name: str) -> Iterator[str]:
 def _languages(
     path: Path, entries: Entries, theirs: Record, source: str | None, target: str | None
 ) -> tuple[str, ...]:
-    """Return the names of the two languages that are asked for, or that the files name."""
+    """Return the source and target languages: the arguments, or else those in the files."""
     codes, settings = list(entries.languages), tokenizer_settings(path)
     if not codes:
         return ()
-    marks = {number: code for code, number in entries.languages.items()}
+    code_of = {number: code for code, number in entries.languages.items()}
     english = (code for code in codes if code.split("_")[0] in ("en", "eng"))
     source = source or settings.get("src_lang") or next(english, codes[0])
-    target = target or settings.get("tgt_lang") or marks.get(theirs[_FORCED])
-    target = target or marks.get(theirs[_START])
+    target = target or settings.get("tgt_lang") or code_of.get(theirs[_FORCED])
+    target = target or code_of.get(theirs[_START])
     if target is None:
         raise UserError(
-            f"{path} does not say into which language its model is to translate; name one with "
+            f"{path} does not name the language to translate into; name one with "
             f"--target-language, such as {', '.join(codes[:6])}"
         )
     return source, target
@@ -209,18 +210,19 @@ def _languages(
 def _vocabulary(
     path: Path, form: Seq2SeqFormat, theirs: Record, entries: Entries, pair: Sequence[str]
 ) -> tuple[framed.FramedVocabulary, places.Order]:
-    """Return the vocabulary, and the model's id of each of its entries."""
+    """Return the vocabulary with language tags, and the model's id of each entry."""
     ids = {piece: number for number, piece in enumerate(entries.pieces)}
     pad, end, start = theirs["pad_token_id"], theirs["eos_token_id"], theirs[_START]
-    given = theirs.get("bos_token_id")
-    begin: Any = ids.get(places.BEGIN, pad) if given is None else given
+    bos = theirs.get("bos_token_id")
+    begin: Any = ids.get(places.BEGIN, pad) if bos is None else bos
     first = [pad, end, begin if start in (pad, end) else start, ids[places.UNKNOWN]]
     text, order = entries.vocabulary(first, begin)
-    ours = {int(number): place for place, number in enumerate(order)}
+    ours = {int(their_id): our_id for our_id, their_id in enumerate(order)}
     if form.has_languages:
         settings = tokenizer_settings(path)
-        is_of_25 = start not in (pad, end) and "50" not in str(settings.get("tokenizer_class"))
-        is_after = bool(settings.get("legacy_behaviour")) or is_of_25
+        # mBART-25 and legacy NLLB put the language tag after the source, not before it.
+        is_mbart25 = start not in (pad, end) and "50" not in str(settings.get("tokenizer_class"))
+        is_after = bool(settings.get("legacy_behaviour")) or is_mbart25
         source = ([], [EOS_ID, framed.LANGUAGE]) if is_after else ([framed.LANGUAGE], [EOS_ID])
         target = [framed.LANGUAGE] if start in (pad, end) else []
     else:
@@ -229,7 +231,7 @@ def _vocabulary(
         text,
         source=source,
         target=target,
-        silent=sorted(ours[number] for number in entries.added | {begin}),
+        silent=sorted(ours[number] for number in entries.silent | {begin}),
         languages={code: ours[number] for code, number in entries.languages.items()},
         pair=pair,
         first=first,
@@ -254,15 +256,13 @@ def _arrays(
             rows = tensors.take(f"{stack}.embed_positions.weight", length, width)
             arrays[f"{side}_position"] = rows[RESERVED_ROWS:]
             length = len(rows)
-    arrays |= {
-        place.ours: place.array(tensors) for place in places.encoder_decoder_places(config.model)
-    }
+    parameters = places.encoder_decoder_places(config.model)
+    arrays |= {parameter.ours: parameter.array(tensors) for parameter in parameters}
     tensors.finish(_VERSION if form.has_table else {**_VERSION, _SINUSOIDS: [_sinusoids]})
     return arrays
 
 
 def _sinusoids(rows: int, width: int) -> Float32[np.ndarray, "rows width"]:
-    """Return the table of sinusoids of transformers, in which the row of padding is 0."""
-    found = np.array(tensor2tensor_sinusoids(rows, width))
-    found[_FIRST_POSITION - 1] = 0
-    return found
+    table = np.array(tensor2tensor_sinusoids(rows, width))
+    table[_FIRST_POSITION - 1] = 0  # the row of padding
+    return table

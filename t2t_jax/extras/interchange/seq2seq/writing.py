@@ -1,13 +1,7 @@
-"""A writer of M2M100, NLLB, mBART and BART models, as `save_pretrained` of transformers does.
+"""Write M2M100, NLLB, mBART and BART models in the layout of transformers' `save_pretrained`.
 
-    OUT/config.json, generation_config.json     sizes, special ids, how translations are searched
-    OUT/model.safetensors                       the parameters
-    OUT/tokenizer.json                          the vocabulary; or sentencepiece.bpe.model, and for
-                                                M2M100 vocab.json
-    OUT/tokenizer_config.json                   the languages, and the class of the tokenizer
-    OUT/README.md                               the lines of Python that translate
-
-The entries get the ids back that they had before the model was imported.
+The directory gets the files that `seq2seq.format` reads, and a README.md with Python code that
+translates. Vocabulary entries get back the ids that they had before the import.
 """
 
 from pathlib import Path
@@ -29,8 +23,8 @@ _README = """\
 
     tokenizer = AutoTokenizer.from_pretrained(".")
     model = AutoModelForSeq2SeqLM.from_pretrained(".")
-    found = model.generate(**tokenizer(["Hello, world!"], return_tensors="pt", padding=True))
-    print(tokenizer.batch_decode(found, skip_special_tokens=True)[0])
+    outputs = model.generate(**tokenizer(["Hello, world!"], return_tensors="pt", padding=True))
+    print(tokenizer.batch_decode(outputs, skip_special_tokens=True)[0])
 
 It needs `pip install transformers torch sentencepiece`.{languages}
 """
@@ -39,11 +33,7 @@ _LANGUAGES = """ It translates from {} to {}; `tokenizer.src_lang` and the
 
 
 def write_seq2seq(model: portable.PortableModel, form: Seq2SeqFormat, directory: Path) -> None:
-    """Write a model.
-
-    Args:
-      form: a format that can hold the model.
-    """
+    """Write a model, its vocabulary and a README to a directory."""
     vocabulary, config = model.vocabulary, model.config
     assert isinstance(vocabulary, FramedVocabulary)
     size, length = len(vocabulary), config.model.num_positions
@@ -71,32 +61,32 @@ def write_seq2seq(model: portable.PortableModel, form: Seq2SeqFormat, directory:
 def _their_arrays(
     model: portable.PortableModel, form: Seq2SeqFormat, order: places.Order
 ) -> places.NamedArrays:
-    back, arrays = np.argsort(order), model.arrays
-    yield f"model.{SHARED}", arrays["embedding"][back]
+    inverse, arrays = np.argsort(order), model.arrays
+    yield f"model.{SHARED}", arrays["embedding"][inverse]
     if form.has_table:
-        yield BIAS, arrays["output_bias"][back][None]
+        yield BIAS, arrays["output_bias"][inverse][None]
         for stack, side in (("encoder", "source"), ("decoder", "target")):
             table = arrays[f"{side}_position"]
             reserved = np.zeros((RESERVED_ROWS, table.shape[1]), table.dtype)
             yield f"model.{stack}.embed_positions.weight", np.concatenate([reserved, table])
-    for place in places.encoder_decoder_places(model.config.model, "model."):
-        yield place.theirs, place.theirs_of(arrays)
+    for parameter in places.encoder_decoder_places(model.config.model, "model."):
+        yield parameter.theirs, parameter.theirs_of(arrays)
 
 
 def _write_vocabulary(
     vocabulary: FramedVocabulary, form: Seq2SeqFormat, order: places.Order, directory: Path
 ) -> None:
     settings: dict[str, Any] = dict(zip(("src_lang", "tgt_lang"), vocabulary.pair, strict=False))
-    back = np.argsort(order).tolist()
-    names = [vocabulary.pieces([[ours]])[0][0] for ours in back]
+    our_ids = np.argsort(order).tolist()  # by the model's id
+    names = [vocabulary.pieces([[our_id]])[0][0] for our_id in our_ids]
     marks = [names[number] for number in sorted(order[list(vocabulary.marks.values())])]
     settings |= {"tokenizer_class": _tokenizer_class(vocabulary, form, marks)}
     files = vocabulary.text.files
     if isinstance(vocabulary.text, PairedVocabulary):
         (directory / entries.SENTENCEPIECE).write_bytes(files["source.spm"])
         end = min(map(names.index, marks), default=len(names))
-        added = [name for n, name in enumerate(names[end:], end) if name != entries.unused(n)]
-        pretrained.write_json(directory / entries.SPECIAL, {"additional_special_tokens": added})
+        extra = [name for n, name in enumerate(names[end:], end) if name != entries.unused(n)]
+        pretrained.write_json(directory / entries.SPECIAL, {"additional_special_tokens": extra})
         if marks and marks[0].startswith("__"):
             table = {name: number for number, name in enumerate(names[:end])}
             pretrained.write_json(directory / entries.TABLE, table)
@@ -104,13 +94,13 @@ def _write_vocabulary(
     else:
         (directory / entries.TOKENIZER).write_bytes(files[entries.TOKENIZER])
         settings |= {"extra_special_tokens": marks}
+    # Legacy NLLB adds two tokens after a source: </s> and the language tag.
     if form.starts_with_end and vocabulary.source_frame[1][0] != vocabulary.source_frame[1][-1]:
         settings |= {"legacy_behaviour": True}
     pretrained.write_json(directory / entries.SETTINGS, settings)
 
 
 def _tokenizer_class(vocabulary: FramedVocabulary, form: Seq2SeqFormat, marks: list[str]) -> str:
-    """Return the name of the class in transformers that splits text as the vocabulary does."""
     if not form.has_languages:
         return "BartTokenizer"
     if form.model_type == "mbart":

@@ -1,1 +1,1 @@
-"""The kinds of vocabularies of imported models, which `data.vocabulary` finds by their names."""
+"""Vocabularies of imported models; `data.vocabulary` finds these classes by name."""

@@ -1,4 +1,4 @@
-"""A vocabulary that adds tags around the text of another one, as in M2M100, NLLB, mBART and BART.
+"""A vocabulary that adds tags around a text, as in M2M100, NLLB, mBART and BART.
 
 A tag is an entry of the vocabulary. A language tag names the language of a source or of a target;
 other tags surround every text.
@@ -14,67 +14,67 @@ from t2t_jax.errors import UserError
 from t2t_jax.system.records import schema
 
 LANGUAGE = -1
-"""The place, among the marks around a text, of the mark of its language."""
+"""The placeholder for the language tag, among the tags around a text."""
 
-_MARKS = list[int]
+_IDS = list[int]
 _SCHEMA = schema(
     {
         "kind": str,
         "languages": dict[str, int],
         "pair": list[str],
-        "source_before": _MARKS,
-        "source_after": _MARKS,
-        "target_before": _MARKS,
-        "silent": _MARKS,
-        "first": _MARKS,
+        "source_before": _IDS,
+        "source_after": _IDS,
+        "target_before": _IDS,
+        "silent": _IDS,
+        "first": _IDS,
         "text": dict,
     }
 )
-_MANY = 12
+_MAX_LISTED = 12  # languages in an error message
 
 
 class FramedVocabulary(Vocabulary):
-    """A vocabulary of text, with tags around sources and before targets."""
+    """A text vocabulary that adds tags around sources and before targets."""
 
     def __init__(self, serialized: bytes) -> None:
-        """Read the vocabulary as `framed_vocabulary` has written it.
+        """Parse the bytes of a vocabulary that `framed_vocabulary` made.
 
         Raises:
-          ValueError: the bytes are damaged; the message says in what way.
-          UserError: a library is missing that the vocabulary of the text needs.
+          ValueError: the bytes are damaged.
+          UserError: the text vocabulary needs a library that is missing.
         """
         super().__init__(serialized)
         self._content = content = parsed(serialized, _SCHEMA)
         if content["text"].get("kind") == "framed":
-            raise ValueError("damaged: its text has marks of its own")
+            raise ValueError("damaged: its text vocabulary has tags too")
         self.text: Vocabulary = parse_vocabulary(_bytes(content["text"]))
         """The vocabulary that splits the text."""
         self.marks: Mapping[str, int] = content["languages"]
-        """The id of the mark of each language, by the code of the language."""
+        """The id of each language's tag, by language code."""
         self._silent = frozenset(content["silent"])
         self._speller: Vocabulary | None = None
         self.first: list[int] = content["first"]
-        """The numbers that the first entries have in the program that the model comes from, where
-        all others are in the same order."""
+        """The original ids of the first entries; the other entries keep their original order."""
         size = min(len(self.text), self.text.source_size)
         marks = *self.marks.values(), *self._silent
-        around = [content[name] for name in ("source_before", "source_after", "target_before")]
-        if not all(0 <= number < size for number in marks):
-            raise ValueError("damaged: it has marks that are no entries")
-        if not all(LANGUAGE <= number < size for row in around for number in row):
-            raise ValueError("damaged: it has marks around a text that are no entries")
-        if any(LANGUAGE in row for row in around) and not (
+        frames = [content[name] for name in ("source_before", "source_after", "target_before")]
+        if not all(0 <= token < size for token in marks):
+            raise ValueError("damaged: it has tags that are no entries")
+        if not all(LANGUAGE <= token < size for frame in frames for token in frame):
+            raise ValueError("damaged: it has tags around a text that are no entries")
+        if any(LANGUAGE in frame for frame in frames) and not (
             len(content["pair"]) == 2 and set(content["pair"]) <= self.marks.keys()
         ):
-            raise ValueError("damaged: it does not say the two languages of its texts")
+            raise ValueError("damaged: it does not name the two languages of its texts")
 
     @cached_property
     def serialized(self) -> bytes:
-        """Return the bytes of the vocabulary, which `between` computes lazily."""
+        """See `Vocabulary.serialized`."""
+        # `between` leaves `_serialized` empty: most copies are never serialized.
         return self._serialized or _bytes(self._content)
 
     def __len__(self) -> int:
-        """Return the number of ids of targets."""
+        """Return the number of target ids."""
         return len(self.text)
 
     @property
@@ -100,12 +100,12 @@ class FramedVocabulary(Vocabulary):
     @cached_property
     def source_frame(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """See `Vocabulary.source_frame`."""
-        return self._around("source_before", 0), self._around("source_after", 0)
+        return self._frame("source_before", 0), self._frame("source_after", 0)
 
     @cached_property
     def target_begin(self) -> tuple[int, ...]:
         """See `Vocabulary.target_begin`."""
-        return self._around("target_before", 1)
+        return self._frame("target_before", 1)
 
     @property
     def marked_languages(self) -> tuple[str, ...]:
@@ -114,7 +114,7 @@ class FramedVocabulary(Vocabulary):
 
     @property
     def pair(self) -> tuple[str, ...]:
-        """Return the codes of the languages of sources and of targets; () without languages."""
+        """Return the source and target language codes; () for a model without language tags."""
         return tuple(self._content["pair"])
 
     def between(self, source: str, target: str) -> "Vocabulary":
@@ -126,25 +126,27 @@ class FramedVocabulary(Vocabulary):
             return self
         if LANGUAGE not in self._content["target_before"] and pair[1:] != self._content["pair"][1:]:
             raise UserError(
-                f"the model is one that starts its translations with the mark of {self.pair[1]}, "
-                f"not of {target}; import it again with --target-language {target}"
+                f"the model starts its translations with the tag of {self.pair[1]}, not of "
+                f"{target}; import it again with --target-language {target}"
             )
-        other = FramedVocabulary.__new__(FramedVocabulary)  # which parses nothing again
-        of_pair = "serialized", "source_frame", "target_begin"
-        kept = {name: value for name, value in vars(self).items() if name not in of_pair}
-        own = {"_content": {**self._content, "pair": pair}, "_serialized": b""}
-        vars(other).update(kept | own | {"_speller": self.speller})
-        return other
+        # Copying the attributes saves parsing the tokenizer again.
+        copy = FramedVocabulary.__new__(FramedVocabulary)
+        stale = "serialized", "source_frame", "target_begin"  # cached for the old pair
+        shared = {name: value for name, value in vars(self).items() if name not in stale}
+        changed = {"_content": {**self._content, "pair": pair}, "_serialized": b""}
+        vars(copy).update(shared | changed | {"_speller": self.speller})
+        return copy
 
     @property
     def speller(self) -> Vocabulary:
-        """Return the vocabulary that spells the ids of all pairs of languages."""
+        """See `Vocabulary.speller`."""
         return self if self._speller is None else self._speller
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         """Return the ids of each source, with its tags; see `Vocabulary.encode`."""
         before, after = self.source_frame
         rows = self.text.encode(lines)
+        # Each row ends with EOS_ID, which `after` includes. An empty line gets no tags.
         return [[*before, *row[:-1], *after] if len(row) > 1 else row for row in rows]
 
     def encode_targets(self, lines: Sequence[str]) -> list[list[int]]:
@@ -161,38 +163,38 @@ class FramedVocabulary(Vocabulary):
         return self.text.target_pieces(ids)
 
     def spelling(self, token: int) -> bytes:
-        """Return the bytes that an id of a target adds to a text; a tag adds none."""
+        """See `Vocabulary.spelling`; a tag adds no bytes."""
         return b"" if token in self._silent else self.text.spelling(token)
 
     def source_spelling(self, token: int) -> bytes:
-        """Return the bytes of a source id; a tag has none."""
+        """See `Vocabulary.source_spelling`; a tag has no bytes."""
         return b"" if token in self._silent else self.text.source_spelling(token)
 
     def decode(self, ids: Rows) -> list[str]:
         """Return the text of each row, without tags; see `Vocabulary.decode`."""
         return self.text.decode(before_end(ids, without=tuple(self._silent)))
 
-    def _around(self, name: str, side: int) -> tuple[int, ...]:
+    def _frame(self, name: str, side: int) -> tuple[int, ...]:
         return tuple(
-            self.marks[self.pair[side]] if number == LANGUAGE else number
-            for number in self._content[name]
+            self.marks[self.pair[side]] if token == LANGUAGE else token
+            for token in self._content[name]
         )
 
 
 def language_code(name: str, codes: Sequence[str]) -> str:
-    """Return the code of a language: the name itself, or the one that begins with it and `_`.
+    """Return the code that equals a name, or else the only code that starts with the name and `_`.
 
-    Case is ignored.
+    Case is ignored, and `-` counts as `_`.
     """
-    whole = [code for code in codes if code.lower() == name.lower()]
-    found = whole or [code for code in codes if re.split("[_-]", code.lower())[0] == name.lower()]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise UserError(f"the language {name} is one of {', '.join(found)} here; name one of them")
-    some = ", ".join(codes[:_MANY])
-    more = f" and {len(codes) - _MANY} more" if len(codes) > _MANY else ""
-    raise UserError(f"there is no language {name!r:.40} here; there are {some}{more}")
+    equal = [code for code in codes if code.lower() == name.lower()]
+    matches = equal or [code for code in codes if re.split("[_-]", code.lower())[0] == name.lower()]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        raise UserError(f"the language {name} can be {', '.join(matches)}; name one of these codes")
+    listed = ", ".join(codes[:_MAX_LISTED])
+    more = f" and {len(codes) - _MAX_LISTED} more" if len(codes) > _MAX_LISTED else ""
+    raise UserError(f"there is no language {name!r:.40} here; there are {listed}{more}")
 
 
 def framed_vocabulary(
@@ -205,20 +207,20 @@ def framed_vocabulary(
     pair: Sequence[str],
     first: Sequence[int],
 ) -> FramedVocabulary:
-    """Make a vocabulary from one that splits text, and tags, which are ids of its entries.
+    """Make a vocabulary that adds tags to the ids of a text vocabulary.
 
     Args:
-      text: the vocabulary of the text, an object of JSON.
-      source: the tags before a source, and those after it, including its end of sentence;
+      text: the text vocabulary, which serializes to a JSON object. Its ids include the tags.
+      source: the tags before a source, and the tags after it, with the end of sentence;
         `LANGUAGE` is the placeholder of the language tag.
       target: the tags before a target.
       silent: the ids of all entries without text.
-      languages: the id of the tag of each language, by its code.
-      pair: the codes of the languages of sources and of targets.
-      first: the ids of the first entries in the program that the model comes from.
+      languages: the id of each language's tag, by language code.
+      pair: the source and target language codes.
+      first: the original ids of the first entries.
 
     Raises:
-      ValueError: the parts do not make a vocabulary.
+      ValueError: the arguments do not fit together.
     """
     content = {
         "kind": "framed",

@@ -1,7 +1,7 @@
-"""Two SentencePiece models, one for sources and one for targets, with separate tables of ids.
+"""A SentencePiece model for sources and one for targets, with separate ids, as in Marian.
 
-Models of Marian have such vocabularies. A line may begin with a tag such as `>>fra<<`, which names
-the language to translate into: it is one entry, if the table has it.
+A source may begin with a tag such as `>>fra<<`, which names the target language. If the table of
+source ids has the tag, it is one token.
 """
 
 import base64
@@ -30,13 +30,13 @@ _TAG = re.compile(r"\s*(>>\S+?<<)")
 
 
 class PairedVocabulary(Vocabulary):
-    """SentencePiece models that split text, and tables of the subwords' ids."""
+    """A source and a target vocabulary, each with a SentencePiece model and a table of ids."""
 
     def __init__(self, serialized: bytes) -> None:
-        """Read the vocabulary as `paired_vocabulary` has written it.
+        """Parse the bytes of a vocabulary that `paired_vocabulary` made.
 
         Raises:
-          ValueError: the bytes are damaged; the message says in what way.
+          ValueError: the bytes are damaged.
         """
         super().__init__(serialized)
         content = parsed(serialized, _SCHEMA)
@@ -56,7 +56,7 @@ class PairedVocabulary(Vocabulary):
             raise ValueError(f"damaged: it has no {_UNKNOWN}")
 
     def __len__(self) -> int:
-        """Return the number of ids of targets."""
+        """Return the number of target ids."""
         return len(self._pieces[1])
 
     @property
@@ -66,12 +66,12 @@ class PairedVocabulary(Vocabulary):
 
     @property
     def unk_id(self) -> int:
-        """Return the id of target text that the vocabulary cannot spell."""
+        """See `Vocabulary.unk_id`."""
         return self._ids[1][_UNKNOWN]
 
     @property
     def files(self) -> Mapping[str, bytes]:
-        """Return the files of both SentencePiece models, by name."""
+        """See `Vocabulary.files`."""
         return dict(zip(("source.spm", "target.spm"), self._models, strict=True))
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
@@ -116,9 +116,9 @@ class PairedVocabulary(Vocabulary):
         return [text.strip() for text in in_threads(self._splitters[1].decode_pieces, rows)]
 
     def _tag(self, line: str) -> str:
-        """Return the tag that a source begins with, and the space before it; "" if it has none."""
-        found = _TAG.match(line)
-        return found[0] if found and found[1] in self._ids[0] else ""
+        """Return the tag at the start of a source, with leading white space, or ""."""
+        match = _TAG.match(line)
+        return match[0] if match and match[1] in self._ids[0] else ""
 
     def _encoded(self, side: int, lines: Sequence[str]) -> list[list[int]]:
         rows = in_threads(partial(self._splitters[side].encode, out_type=str), lines)
@@ -133,12 +133,12 @@ def paired_vocabulary(
     """Make a vocabulary from two SentencePiece models and the subword of each id.
 
     Args:
-      models: serialized SentencePiece models, of sources and of targets.
-      pieces: the subword of each id, of sources and of targets: `<pad>`, `</s>`, and then the
-        others, one of which is `<unk>`.
+      models: the serialized SentencePiece models of sources and targets.
+      pieces: the subwords of sources and targets, ordered by id. The first two are `<pad>` and
+        `</s>`, and one is `<unk>`.
 
     Raises:
-      ValueError: the parts do not make a vocabulary.
+      ValueError: the arguments do not fit together.
     """
     content = {
         "kind": "paired",

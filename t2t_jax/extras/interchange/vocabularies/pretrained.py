@@ -1,6 +1,6 @@
 """Vocabularies of Hugging Face's library tokenizers, as in GPT-2 and NLLB.
 
-The library splits text by the file tokenizer.json; a table maps each entry to its id in the model.
+The file tokenizer.json defines how text is split. A table maps our ids to the ids in the file.
 """
 
 import json
@@ -15,19 +15,19 @@ from t2t_jax.system.records import schema
 
 _SCHEMA = schema({"kind": str, "tokenizer": str, "order": list[int], "unknown": int})
 _NONE = -1
-_SPACE = "\u2581"
+_SPACE = "\u2581"  # SentencePiece writes a space as this character
 _UNKNOWN_TEXT = "\u0378 a \U000e0fff"
 
 
 class PretrainedVocabulary(Vocabulary):
-    """A tokenizer of the library, and the order of its entries in the model."""
+    """A tokenizer of the library tokenizers, and the order of its entries in the model."""
 
     def __init__(self, serialized: bytes) -> None:
-        """Read the vocabulary as `pretrained_vocabulary` has written it.
+        """Parse the bytes of a vocabulary that `pretrained_vocabulary` made.
 
         Raises:
-          ValueError: the bytes are damaged; the message says in what way.
-          UserError: the library is missing.
+          ValueError: the bytes are damaged.
+          UserError: the library tokenizers is missing.
         """
         super().__init__(serialized)
         content = parsed(serialized, _SCHEMA)
@@ -36,10 +36,10 @@ class PretrainedVocabulary(Vocabulary):
         self._spells_bytes = '"ByteLevel"' in self._definition
         self._tokenizer = _tokenizer(self._definition)
         self.order: list[int] = content["order"]
-        """For each id, the id of its entry in the file; -1 for one that the file does not have."""
+        """The file's id of each entry; -1 for an entry that the file lacks."""
         self._unknown: int = content["unknown"]
         size = self._tokenizer.get_vocab_size()
-        if not all(_NONE <= n < size for n in (*self.order, self._unknown)):
+        if not all(_NONE <= their_id < size for their_id in (*self.order, self._unknown)):
             raise ValueError("damaged: it has entries that its tokenizer does not have")
         self._ours = {theirs: ours for ours, theirs in enumerate(self.order) if theirs != _NONE}
 
@@ -49,27 +49,27 @@ class PretrainedVocabulary(Vocabulary):
 
     @property
     def unk_id(self) -> int:
-        """See `Vocabulary.unk_id`; bytes can spell everything."""
+        """See `Vocabulary.unk_id`."""
         return self._unknown
 
     @property
     def files(self) -> Mapping[str, bytes]:
-        """Return the file tokenizer.json, which holds the tokenizer."""
+        """See `Vocabulary.files`."""
         return {"tokenizer.json": self._definition.encode()}
 
     @cached_property
     def protected_tokens(self) -> frozenset[str]:
-        """Return the entries that are never split, such as <mask>."""
+        """See `Vocabulary.protected_tokens`, such as <mask>."""
         added = self._tokenizer.get_added_tokens_decoder().values()
         return frozenset(token.content for token in added)
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         """See `Vocabulary.encode`."""
-        found = self._tokenizer.encode_batch(list(lines), add_special_tokens=False)
-        return [[*(self._ours.get(n, self._unknown) for n in one.ids), EOS_ID] for one in found]
+        rows = self._tokenizer.encode_batch(list(lines), add_special_tokens=False)
+        return [[*(self._ours.get(n, self._unknown) for n in row.ids), EOS_ID] for row in rows]
 
     def pieces(self, ids: Rows) -> list[list[str]]:
-        """Return the subword of each id, row by row, as the file has it."""
+        """See `Vocabulary.pieces`."""
         return [[self._piece(int(token)) for token in row] for row in ids]
 
     def spelling(self, token: int) -> bytes:
@@ -94,15 +94,13 @@ class PretrainedVocabulary(Vocabulary):
 
 
 def _byte_characters() -> dict[str, int]:
-    """Return the byte for each character of an entry (Radford et al. 2019, section 2.2).
-
-    Visible characters of Latin-1 stand for bytes of their own numbers, and characters from 256 on
-    for the other bytes, in order.
-    """
+    """Return the byte for each character of byte-level BPE (Radford et al. 2019, section 2.2)."""
+    # Bytes that are visible Latin-1 characters stand for themselves. The other bytes are written
+    # as the characters from U+0100 on.
     visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in visible]
+    invisible = [byte for byte in range(256) if byte not in visible]
     characters = {chr(byte): byte for byte in visible}
-    return characters | {chr(256 + n): byte for n, byte in enumerate(others)}
+    return characters | {chr(256 + n): byte for n, byte in enumerate(invisible)}
 
 
 _BYTES = _byte_characters()
@@ -113,7 +111,7 @@ def _tokenizer(definition: str) -> Any:
         from tokenizers import Tokenizer
     try:
         tokenizer = Tokenizer.from_str(definition)
-        # Lines are neither cut nor filled here, whatever the file was saved with.
+        # The file may set truncation and padding, but the caller needs every token of a line.
         tokenizer.no_truncation()
         tokenizer.no_padding()
         if hasattr(tokenizer.model, "dropout"):  # BPE-dropout (Provilkov et al. 2020) is random
@@ -122,8 +120,8 @@ def _tokenizer(definition: str) -> Any:
     except BaseException as error:  # the library raises Exception itself, and panics of Rust
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        why = in_one_line(error)
-        raise ValueError(f"no tokenizer of the library tokenizers: {why:.200}") from error
+        reason = in_one_line(error)
+        raise ValueError(f"no tokenizer of the library tokenizers: {reason:.200}") from error
     return tokenizer
 
 
@@ -134,12 +132,12 @@ def pretrained_vocabulary(
 
     Args:
       definition: the contents of tokenizer.json.
-      order: for each id the id of its entry in tokenizer.json, and -1 for one that it lacks.
-      unknown: the id of text that cannot be spelt.
+      order: the tokenizer's id of each entry; -1 for an entry that it lacks.
+      unknown: the id of text that cannot be spelled.
 
     Raises:
-      ValueError: the parts do not make a vocabulary.
-      UserError: the library is missing.
+      ValueError: the arguments do not fit together.
+      UserError: the library tokenizers is missing.
     """
     content = {
         "kind": "pretrained",
