@@ -229,7 +229,7 @@ let_in = jax.jit(add_arrivals, static_argnames="search", donate_argnames="work")
 def _keys(
     strategy: strategies.Strategy, seed: UInt32[Array, ""], numbers: Int32[Array, " b"]
 ) -> Key[Array, " b"] | None:
-    if not strategy.draws:
+    if not strategy.needs_keys:
         return None
     return jax.vmap(jax.random.fold_in, (None, 0))(jax_settings.random_key(seed), numbers)
 

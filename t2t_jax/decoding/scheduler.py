@@ -45,7 +45,7 @@ def strategy_of(decoding: DecodingConfig, num_best: int = 1) -> strategies.Strat
         decoding.beam_size,
         decoding.length_penalty,
         num_best,
-        by_transformers=decoding.beam_rule == "transformers",
+        transformers_rule=decoding.beam_rule == "transformers",
     )
 
 

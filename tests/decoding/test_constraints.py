@@ -18,7 +18,7 @@ TABLE = np.random.default_rng(3).normal(size=(SENTENCES, LIMIT, VOCAB, VOCAB)).a
 # 3 4 and 4 0 3, wherever they stand.
 SPELT = ((3, 4), (4, 0, 3))
 PHRASES = Phrases(
-    begin=np.array([True, False, False, False]),
+    initial=np.array([True, False, False, False]),
     always=np.array([True, False, False, False]),
     sources=np.array([0, 1, 0, 2, 3, 0, 0, 0], np.int32),
     tokens=np.array([3, 4, 4, 0, 3, -1, -1, -1], np.int32),

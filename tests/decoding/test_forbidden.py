@@ -46,7 +46,7 @@ def contains(text, phrase):
 
 def completes(found, tokens):
     """Whether an automaton, taken step by step, is ever told to complete a phrase."""
-    states = found.begin
+    states = found.initial
     for token in tokens:
         taken = states[found.sources] & (found.tokens == token)
         if (found.targets[taken] >= len(states)).any():

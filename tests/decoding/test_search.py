@@ -160,7 +160,7 @@ def test_the_rule_of_transformers_finds_the_hypotheses_of_that_library(search_na
 
     strategy = Greedy(EOS)
     if beam_size > 1:
-        strategy = BeamSearch(EOS, beam_size, alpha, num_best=1, by_transformers=True)
+        strategy = BeamSearch(EOS, beam_size, alpha, num_best=1, transformers_rule=True)
     result = jax.jit(lambda: search_from(strategy, step, (), limits, capacity))()
     for sentence, expected in enumerate(BY_TRANSFORMERS["searches"][search_name]):
         ours = hypotheses(to_numpy(result), sentence)

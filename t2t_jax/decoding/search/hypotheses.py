@@ -1,4 +1,4 @@
-"""The arrays of live and finished hypotheses, and the scores that rank them."""
+"""Store hypotheses in arrays, and compute the scores that rank them."""
 
 from functools import partial
 from typing import NamedTuple, TypeAlias, TypeVar
@@ -10,132 +10,133 @@ from jaxtyping import Array, Bool, Float32, Int, Int32, Key, PyTree
 Tree = TypeVar("Tree")
 
 IMPOSSIBLE = -1e9
-"""The log-probability and score of an empty slot: a finite number, so that no NaN arises."""
+"""The log-probability and score of an empty slot; finite, because infinities can give NaN."""
 
 WU_OFFSET = 5.0
-"""The number 5 in the length penalty of Wu et al. (2016), equation 14."""
+"""The constant 5 in the length penalty of Wu et al. (2016), equation 14."""
 
 StepCache: TypeAlias = PyTree
-"""The cache of a step function: a pytree of arrays, which only the step function reads. One axis of
-each array, named by `slot_axes` in `resize`, holds k slots for each index of a ring buffer."""
+"""The cache of a step function. One axis of each array, its slot axis, holds k slots for each index
+of a ring buffer."""
 
 
 class SearchResult(NamedTuple):
     """The k best hypotheses of each sentence, best first.
 
-    An empty slot has length 0, only padding, and the score `IMPOSSIBLE`.
+    Empty slots have length 0 and the score `IMPOSSIBLE`.
     """
 
     tokens: Int32[Array, "b k t"]
-    """Ids after the begin of sentence, up to and including the end of sentence; then padding."""
+    """Generated token ids, including the end-of-sentence token; then padding."""
     scores: Float32[Array, "b k"]
-    """`log_probs` over the length penalty."""
+    """`log_probs` divided by the length penalty."""
     log_probs: Float32[Array, "b k"]
     """Log-probability of each hypothesis under the model, in nats."""
     lengths: Int32[Array, "b k"]
-    """Tokens generated, end of sentence included."""
+    """Number of generated tokens."""
 
 
 class Hypotheses(NamedTuple):
-    """Live hypotheses, or the candidates for the next ones, best first."""
+    """Live hypotheses or candidates, best first."""
 
     last: Int32[Array, "b m"]
-    """The last token of each hypothesis; before the first step, the begin of sentence."""
+    """The last token of each hypothesis; the beginning-of-sentence token before the first step."""
     tokens: Int32[Array, "b m t"]
     """The generated tokens, each at its step's index of the ring buffer."""
     ancestry: Int32[Array, "b m t"]
     """The cache slot of the hypothesis at each index of the ring buffer."""
     log_probs: Float32[Array, "b m"]
-    """Log-probability of each hypothesis under the model, in nats."""
+    """Log-probability of each hypothesis, in nats."""
     phrase_states: Bool[Array, "b m states"] | None = None
-    """Whether each hypothesis is in each state of the phrase automaton, if there is one."""
+    """Whether each hypothesis is in each state of the phrase automaton, if any."""
 
 
 class SearchRows(NamedTuple):
-    """The searches of a batch, one sentence per row, with a ring buffer of t steps."""
+    """The searches of a batch, one sentence per row, with ring buffers of t steps."""
 
     starts: Int32[Array, " b"]
-    """The clock when the sentence began."""
+    """The clock at the first step of each sentence."""
     limits: Int32[Array, " b"]
-    """The most tokens to generate, end of sentence included."""
+    """The most tokens to generate for each sentence."""
     searching: Bool[Array, " b"]
-    """False for a free row, or if the sentence has ended."""
+    """Whether each row's search is running; false for a free row."""
     keys: Key[Array, " b"] | None
-    """PRNG keys of the sentences, if tokens are sampled."""
+    """A PRNG key per sentence, for sampling."""
     live: Hypotheses
     """The hypotheses that have not ended."""
     finished: SearchResult
-    """The best hypotheses that have ended; tokens are in the order of the ring buffer."""
+    """The best finished hypotheses, with tokens in ring-buffer order."""
     prefixes: Int32[Array, "b p"] | None = None
-    """Tokens with which each output must begin, padded with -1, if any output has a prefix."""
+    """Required first tokens of each output, padded with -1."""
 
 
 class SearchState(NamedTuple):
-    """The state of all searches of a batch."""
+    """The state of a batch of searches."""
 
     clock: Int32[Array, ""]
     """The number of the next step; `rewind` lowers it."""
     rows: SearchRows
     """The search of each sentence."""
     cache: StepCache
-    """The cache for the next step."""
+    """The step function's cache."""
 
     @property
     def capacity(self) -> int:
-        """Return the number of steps t that the ring buffer holds."""
+        """Return the ring buffer's size t in steps."""
         return self.rows.live.tokens.shape[-1]
 
     @property
     def ring_index(self) -> Int32[Array, ""]:
-        """Return the index of the ring buffer at which the next step writes."""
+        """Return the index in the ring buffer at which the next step writes."""
         return self.clock % self.capacity
 
     @property
     def positions(self) -> Int32[Array, " b"]:
-        """Return the position of the last token of each live sentence."""
+        """Return the position of each live sentence's last token."""
         return self.clock - self.rows.starts
 
 
 def length_penalty(
     length: Int[Array, "..."], alpha: float, offset: float = WU_OFFSET
 ) -> Float32[Array, "..."]:
-    """Return the divisor of a log-probability, `((5 + length) / 6) ** alpha` (section 6.1).
+    """Compute the divisor of a log-probability, `((5 + length) / 6) ** alpha` (section 6.1).
 
-    This is equation 14 of Wu et al. (2016) without the coverage penalty.
+    The formula is equation 14 of Wu et al. (2016) without the coverage penalty.
 
     Args:
-      length: generated tokens, end of sentence included.
-      alpha: 0 compares plain log-probabilities; a greater value favours longer hypotheses.
-      offset: the number 5 of the formula; 0 gives `length ** alpha`.
+      length: number of generated tokens, including the end-of-sentence token.
+      alpha: 0 ranks by log-probability; greater values favor longer hypotheses.
+      offset: the constant 5 of the formula; 0 gives `length ** alpha`.
     """
     return ((offset + length.astype(jnp.float32)) / (offset + 1.0)) ** alpha
 
 
 def add_finished(
     finished: SearchResult,
-    hypotheses: Hypotheses,
-    entering: Bool[Array, "b m"],
+    candidates: Hypotheses,
+    is_finished: Bool[Array, "b m"],
     lengths: Int[Array, " b"],
     alpha: float,
     offset: float = WU_OFFSET,
 ) -> SearchResult:
-    """Return the k best among the finished hypotheses and the entering candidates.
+    """Add candidates to the finished hypotheses, and return the k best of each sentence.
 
     Args:
-      lengths: generated tokens of the candidates of each sentence.
-      alpha: see `length_penalty`, also for the offset.
+      is_finished: marks the candidates to add.
+      lengths: number of generated tokens of each sentence's candidates.
+      alpha: see `length_penalty`, also for `offset`.
     """
-    scores = scores_of(hypotheses.log_probs, lengths, alpha, offset)
+    scores = scores_of(candidates.log_probs, lengths, alpha, offset)
     new = SearchResult(
-        tokens=hypotheses.tokens,
-        scores=jnp.where(entering, scores, IMPOSSIBLE),
-        log_probs=hypotheses.log_probs,
+        tokens=candidates.tokens,
+        scores=jnp.where(is_finished, scores, IMPOSSIBLE),
+        log_probs=candidates.log_probs,
         lengths=jnp.broadcast_to(lengths.astype(jnp.int32)[:, None], scores.shape),
     )
     pool = jax.tree.map(lambda old, new: jnp.concatenate([old, new], axis=1), finished, new)
-    # Of equal scores top_k takes the first: an empty slot stays empty if nothing better enters.
-    _, best = jax.lax.top_k(pool.scores, finished.scores.shape[1])
-    return take_hypotheses(pool, best)
+    # top_k prefers the first of equal scores, so an unmarked candidate fills no empty slot.
+    _, slots = jax.lax.top_k(pool.scores, finished.scores.shape[1])
+    return take_hypotheses(pool, slots)
 
 
 def scores_of(
@@ -144,22 +145,18 @@ def scores_of(
     alpha: float,
     offset: float = WU_OFFSET,
 ) -> Float32[Array, "b m"]:
-    """Return the scores of hypotheses: log-probability over `length_penalty`.
-
-    Args:
-      lengths: generated tokens of the hypotheses of each sentence.
-    """
+    """Divide the log-probabilities of hypotheses by `length_penalty`."""
     scores = log_probs / length_penalty(lengths, alpha, offset)[:, None]
     return jnp.where(is_possible(log_probs), scores, IMPOSSIBLE)
 
 
 def is_possible(log_probs: Float32[Array, "*shape"]) -> Bool[Array, "*shape"]:
-    """Return whether each slot holds a hypothesis."""
+    """Return which slots hold a hypothesis, given their log-probabilities."""
     return log_probs > IMPOSSIBLE / 2
 
 
 def take_hypotheses(tree: Tree, slots: Int32[Array, "b n"]) -> Tree:
-    """Take some slots on axis 1 of all arrays of a tree."""
+    """Select hypotheses by slot, on axis 1 of each array of a tree."""
 
     def take(array: Array) -> Array:
         return jnp.take_along_axis(array, slots.reshape(slots.shape + (1,) * (array.ndim - 2)), 1)
@@ -168,5 +165,5 @@ def take_hypotheses(tree: Tree, slots: Int32[Array, "b n"]) -> Tree:
 
 
 def choose_rows(condition: Bool[Array, " b"], new: Tree, old: Tree) -> Tree:
-    """Return the row of each sentence from `new` where `condition` is true, else from `old`."""
+    """Select each sentence's row from `new` where `condition` is true, or else from `old`."""
     return jax.tree.map(partial(jax.vmap(jnp.where), condition), new, old)

@@ -1,4 +1,4 @@
-"""The loop of a search: begin, admit sentences, advance and read the results."""
+"""Run a search: begin, admit sentences, advance and read the results."""
 
 import math
 from collections.abc import Callable
@@ -20,11 +20,10 @@ StepFn: TypeAlias = Callable[
 ]
 """`step(tokens, positions, clock, ancestry_mask, cache) -> logits, cache`.
 
-`tokens` are the last tokens of the hypotheses, and `positions` their positions; the token at
-position 0 is the beginning of sentence. Step number `clock` writes entries in all k slots at index
-`clock % t` of the ring buffer, and returns the logits of the next tokens. `ancestry_mask[b, j, t,
-i]` is true if the entry in slot `i` at index `t` belongs to hypothesis `j`: one slot for every
-position up to and including the current one.
+`tokens` are the last tokens of the hypotheses, at `positions`; position 0 holds the
+beginning-of-sentence token. Step number `clock` writes cache entries in all k slots at index `clock
+% t` of the ring buffer. `logits` score the next tokens. `ancestry_mask[b, j, t, i]` is true if the
+entry in slot `i` at index `t` belongs to hypothesis `j`: one slot for each position so far.
 """
 
 
@@ -39,21 +38,21 @@ def begin(
     constraints: Constraints = UNCONSTRAINED,
     prefixes: Int32[Array, "b p"] | None = None,
 ) -> SearchState:
-    """Begin to search for every sentence.
+    """Create the initial state of a search, with one hypothesis per sentence.
 
     Args:
       limits: the most tokens to generate for each sentence; 0 for a free row.
-      capacity: steps t that the ring buffer holds, at least one.
+      capacity: size of the ring buffer in steps, at least 1.
       bos_id: the token at position 0.
-      keys: a PRNG key for each sentence, if tokens are sampled.
+      keys: a PRNG key for each sentence, for sampling.
       constraints: the constraints for `advance`.
-      prefixes: tokens with which each output must begin, padded with -1.
+      prefixes: required first tokens of each output, padded with -1.
     """
     slots = jnp.broadcast_to(jnp.arange(beam_size, dtype=jnp.int32), (*limits.shape, beam_size))
-    nothing = jnp.full(slots.shape, hypotheses.IMPOSSIBLE, jnp.float32)
-    empty = jnp.zeros((*slots.shape, capacity), jnp.int32)
-    # One hypothesis in slot 0; the other slots are impossible until it has split.
-    log_probs = jnp.where(slots == 0, 0.0, nothing)
+    no_scores = jnp.full(slots.shape, hypotheses.IMPOSSIBLE, jnp.float32)
+    no_tokens = jnp.zeros((*slots.shape, capacity), jnp.int32)  # [batch, beam, capacity]
+    # Identical hypotheses would all have the same continuations, so only slot 0 is filled.
+    log_probs = jnp.where(slots == 0, 0.0, no_scores)
     rows = SearchRows(
         starts=jnp.zeros(limits.shape, jnp.int32),
         limits=limits.astype(jnp.int32),
@@ -61,70 +60,71 @@ def begin(
         keys=keys,
         live=Hypotheses(
             jnp.full_like(slots, bos_id),
-            empty,
-            empty,
+            no_tokens,
+            no_tokens,
             log_probs,
             constraints.initial_states(slots.shape),
         ),
-        finished=SearchResult(empty, nothing, nothing, jnp.zeros_like(slots)),
+        finished=SearchResult(no_tokens, no_scores, no_scores, jnp.zeros_like(slots)),
         prefixes=prefixes,
     )
     return SearchState(jnp.int32(0), rows, cache)
 
 
 def admit(state: SearchState, new: SearchRows, rows: Int[Array, " n"]) -> SearchState:
-    """Begin to search for more sentences, in free rows.
+    """Put new sentences into free rows.
 
     Args:
-      new: the searches of the sentences, from `begin` with the same capacity.
-      rows: indices of their rows; an index beyond the last row changes nothing.
+      new: searches from `begin` with the same capacity.
+      rows: the row index of each sentence; an index beyond the last row is ignored.
     """
     new = new._replace(starts=jnp.broadcast_to(state.clock, new.limits.shape))
     return state._replace(rows=put_rows(state.rows, new, rows))
 
 
 def rewind(state: SearchState, slot_axes: PyTree[int]) -> SearchState:
-    """Lower the clock by a multiple of the ring buffers' sizes, so that no entry has to move.
+    """Lower the clock, so that it does not overflow int32 in a long-running server.
 
-    Otherwise the clock of a server would overflow int32 after some weeks.
+    The difference is a multiple of all ring-buffer sizes, so no entry has to move.
 
     Args:
-      slot_axes: for each array of the cache, the axis of the slots; see `StepCache`.
+      slot_axes: the slot axis of each array of the cache; see `StepCache`.
     """
     clock, rows = state.clock, state.rows
     beam_size = rows.live.last.shape[1]
-    rings = jax.tree.map(lambda x, axis: x.shape[axis] // beam_size, state.cache, slot_axes)
-    period = math.lcm(state.capacity, *jax.tree.leaves(rings))
+    capacities = jax.tree.map(lambda x, axis: x.shape[axis] // beam_size, state.cache, slot_axes)
+    period = math.lcm(state.capacity, *jax.tree.leaves(capacities))
     first = jnp.where(rows.searching, rows.starts, clock).min()
-    passed = first - first % period
-    return state._replace(clock=clock - passed, rows=rows._replace(starts=rows.starts - passed))
+    shift = first - first % period
+    return state._replace(clock=clock - shift, rows=rows._replace(starts=rows.starts - shift))
 
 
 def advance(
     strategy: Strategy,
     step: StepFn,
     state: SearchState,
-    leave: int | Int[Array, ""] = 0,
+    max_live: int | Int[Array, ""] = 0,
     constraints: Constraints = UNCONSTRAINED,
     max_steps: int | Int[Array, ""] | None = None,
     reductions: Reductions = PLAIN,
 ) -> SearchState:
-    """Search until few sentences are live, or one fills the ring buffer: then call `resize`.
+    """Search until few sentences are live, or until a sentence fills the ring buffer.
+
+    If the ring buffer is full, call `resize` next.
 
     Args:
-      leave: stop once at most this many sentences are live.
-      constraints: those with which the state was begun.
-      max_steps: the most positions to compute; None is no bound.
-      reductions: the functions that reduce logits over the vocabulary.
+      max_live: stop once at most this many sentences are live.
+      constraints: the constraints passed to `begin`.
+      max_steps: the most steps to compute; None sets no limit.
     """
     first = state.clock
 
-    def goes_on(state: SearchState) -> Bool[Array, ""]:
-        full = state.rows.searching & (state.positions >= state.capacity)
-        more = (jnp.sum(state.rows.searching) > leave) & ~jnp.any(full)
-        return more if max_steps is None else more & (state.clock - first < max_steps)
+    def should_continue(state: SearchState) -> Bool[Array, ""]:
+        is_full = state.rows.searching & (state.positions >= state.capacity)
+        has_work = (jnp.sum(state.rows.searching) > max_live) & ~jnp.any(is_full)
+        return has_work if max_steps is None else has_work & (state.clock - first < max_steps)
 
-    def further(state: SearchState) -> SearchState:
+    def extend(state: SearchState) -> SearchState:
         rows, ring_index, live = state.rows, state.ring_index, state.rows.live
         slots = jnp.arange(strategy.beam_size, dtype=jnp.int32)
         slots = jnp.broadcast_to(slots, live.last.shape)
@@ -135,30 +135,29 @@ def advance(
         state = state._replace(rows=rows._replace(live=live))
         logits = constraints.force_prompt(state, logits.astype(jnp.float32))
         allowed = constraints.apply(state, logits, strategy.eos_id)
-        live, finished, more = strategy.extend(state, NextLogits(logits, allowed, reductions))
-        live = constraints.advance_automaton(live)
-        # A row whose sentence has ended runs on with the others, and keeps what it had.
-        before = rows.live, rows.finished
-        live, finished = hypotheses.choose_rows(rows.searching, (live, finished), before)
-        searching = rows.searching & more & (state.positions + 1 < rows.limits)
+        next_logits = NextLogits(logits, allowed, reductions)
+        live, finished, can_improve = strategy.extend(state, next_logits)
+        new = constraints.advance_automaton(live), finished
+        # The step computes rows of ended sentences too; their hypotheses must not change.
+        live, finished = hypotheses.choose_rows(rows.searching, new, (rows.live, rows.finished))
+        searching = rows.searching & can_improve & (state.positions + 1 < rows.limits)
         rows = rows._replace(searching=searching, live=live, finished=finished)
         return SearchState(state.clock + 1, rows, cache)
 
-    return jax.lax.while_loop(goes_on, further, state)
+    return jax.lax.while_loop(should_continue, extend, state)
 
 
 def results(strategy: Strategy, state: SearchState, pad_id: int = 0) -> SearchResult:
-    """Return each sentence's best hypotheses, which are final once its search is over.
+    """Return the k best hypotheses of each sentence so far; they are final once its search ends.
 
-    Returns:
-      The k best finished hypotheses. If none of a sentence is finished, the k best live ones,
-      scored as if their length were the limit.
+    A sentence without finished hypotheses gets its live ones, scored as if their length were the
+    limit.
     """
     rows = state.rows
     none_finished = ~hypotheses.is_possible(rows.finished.scores[:, :1])
-    entering = jnp.broadcast_to(none_finished, rows.live.last.shape)
+    is_added = jnp.broadcast_to(none_finished, rows.live.last.shape)
     best = hypotheses.add_finished(
-        rows.finished, rows.live, entering, rows.limits, strategy.alpha, strategy.offset
+        rows.finished, rows.live, is_added, rows.limits, strategy.alpha, strategy.offset
     )
     positions = jnp.arange(state.capacity)
     ring_indices = (rows.starts[:, None] + positions) % state.capacity
@@ -172,11 +171,11 @@ def resize(
     """Change the number of rows and the size of the ring buffers.
 
     Args:
-      state: the searches, none of which is at position `capacity` or later.
-      num_rows: number of rows; new rows are free, and the last rows are dropped first.
-      capacity: steps that the new ring buffer holds; the newest are kept.
-      empty_cache: the shapes of a cache of the new sizes, whose ring buffers may be shorter.
-      slot_axes: see `rewind`.
+      state: the searches; every position must be below `capacity`.
+      num_rows: the new number of rows. New rows are free; the last rows are cut.
+      capacity: the new size of the ring buffer in steps; the newest steps stay.
+      empty_cache: the shapes of a cache of the new sizes; its ring buffers may be shorter.
+      slot_axes: the slot axis of each array of the cache; see `StepCache`.
     """
     clock, rows = state.clock, state.rows
     beam_size = rows.live.last.shape[1]
@@ -198,28 +197,27 @@ def resize(
 
 
 def _resize_ring(x: Array, clock: Int32[Array, ""], slots: int, capacity: int, axis: int) -> Array:
-    """Copy the newest entries to a ring buffer of another size, of step s to index s % capacity.
+    """Copy the newest steps to a ring buffer of another size: step s goes to index s % capacity.
 
     Args:
-      x: an array with a ring buffer along `axis`.
-      slots: entries of each step.
-      capacity: steps that the new ring buffer holds.
+      slots: number of entries per step.
+      capacity: size of the new ring buffer in steps.
     """
-    old = x.shape[axis] // slots
-    oldest_first = jnp.roll(x, -(clock % old) * slots, axis)
-    newest = jax.lax.slice_in_dim(oldest_first, max(0, old - capacity) * slots, None, axis=axis)
+    size = x.shape[axis] // slots
+    oldest_first = jnp.roll(x, -(clock % size) * slots, axis)
+    newest = jax.lax.slice_in_dim(oldest_first, max(0, size - capacity) * slots, None, axis=axis)
     widths = [(0, 0)] * x.ndim
-    widths[axis] = max(0, capacity - old) * slots, 0
+    widths[axis] = max(0, capacity - size) * slots, 0
     return jnp.roll(jnp.pad(newest, widths), clock % capacity * slots, axis)
 
 
 def put_rows(tree: Tree, new: Tree, rows: Int[Array, " n"]) -> Tree:
-    """Replace rows, on the first axis of arrays; an index beyond the last row drops the new row."""
+    """Write new rows into the arrays of a tree; an index beyond the last row is ignored."""
     return jax.tree.map(lambda old, new: old.at[rows].set(new, mode="drop"), tree, new)
 
 
 def resize_rows(tree: Tree, num_rows: int) -> Tree:
-    """Return arrays with `num_rows` rows: the first ones, then copies of the last one."""
+    """Cut arrays to their first `num_rows` rows, or append copies of the last row."""
     return jax.tree.map(lambda x: x[jnp.minimum(jnp.arange(num_rows), len(x) - 1)], tree)
 
 
@@ -230,12 +228,12 @@ def search(
     pad_id: int = 0,
     constraints: Constraints = UNCONSTRAINED,
 ) -> SearchResult:
-    """Search for all sentences of a batch.
+    """Search for all sentences of a batch until every search has ended.
 
     Args:
-      state: the searches, from `begin`, with capacity for the limit of each sentence.
-      pad_id: id after the end of a sentence.
-      constraints: the constraints with which the state was begun.
+      state: searches from `begin`, with capacity for the limit of each sentence.
+      pad_id: the token after the end of a sentence.
+      constraints: the constraints passed to `begin`.
     """
     return results(strategy, advance(strategy, step, state, constraints=constraints), pad_id)
 
@@ -245,5 +243,5 @@ def _ancestry_mask(
 ) -> Bool[Array, "b k t k"]:
     _, beam_size, capacity = ancestry.shape
     steps_ago = (ring_index - jnp.arange(capacity)) % capacity
-    written = steps_ago <= positions[:, None]  # [b, t]
-    return jax.nn.one_hot(ancestry, beam_size, dtype=jnp.bool_) & written[:, None, :, None]
+    is_valid = steps_ago <= positions[:, None]  # [b, t], false for the previous sentence
+    return jax.nn.one_hot(ancestry, beam_size, dtype=jnp.bool_) & is_valid[:, None, :, None]
