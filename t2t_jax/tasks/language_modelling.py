@@ -194,7 +194,7 @@ def stream(
         )
     token_queue: SimpleQueue[list[int] | None] = SimpleQueue()
     num_held = max(map(len, stop), default=1) - 1
-    limits = open_search.Limits(rows=1, longest=len(sentence.source), most_steps=1)
+    limits = open_search.Limits(rows=1, max_length=len(sentence.source), max_steps=1)
     yielded = ""
     with closing(translator.open_search(config.decoding, limits, seed=seed)) as search:
         future = search.submit(
