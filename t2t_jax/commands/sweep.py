@@ -108,7 +108,7 @@ class SweepCommand:
     def run(self) -> int:
         """Train the grid, print its table, and return 0 if every selected run has a result."""
         from t2t_jax.sweep.grid import check_counts, collect, run_grid
-        from t2t_jax.sweep.rules import GridRules, chosen_variants, planned_grid
+        from t2t_jax.sweep.rules import GridRules, chosen_variants, plan_grid
         from t2t_jax.system.atomic_file import check_writable
 
         if self.dry_run + self.report + (self.rename is not None) > 1:
@@ -137,7 +137,7 @@ class SweepCommand:
             from t2t_jax.sweep.tables import listing
 
             with TemporaryDirectory() as empty:  # planning also checks the rules
-                planned_grid(grid, self.workdir or Path(empty), chosen, seeds, rules)
+                plan_grid(grid, self.workdir or Path(empty), chosen, seeds, rules)
             console = result_console(highlight=False)
             console.print(listing(grid, chosen, seeds, console.width))
             return 0

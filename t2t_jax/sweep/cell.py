@@ -403,7 +403,7 @@ in the grid's directory. So a killed sweep resumes unchanged, and several sweeps
 """
 
 
-def decided(plan: GridPlan) -> tuple[Sequence[Cell], Scores]:
+def decide(plan: GridPlan) -> tuple[Sequence[Cell], Scores]:
     """Return the decision of a plan, from the files in its cells' directories.
 
     Returns:

@@ -17,7 +17,7 @@ from t2t_jax.errors import UserError, warn
 from t2t_jax.run.history import History, scalars
 from t2t_jax.run.job import BETWEEN, Goodput, read_goodput
 from t2t_jax.run.progress import STEPS
-from t2t_jax.sweep.cell import SPLIT, Cell, Scores, cells, decided, num_seeds_in, score_at
+from t2t_jax.sweep.cell import SPLIT, Cell, Scores, cells, decide, num_seeds_in, score_at
 from t2t_jax.sweep.comparison import Results, cell_name, grouped, measure, verdict_on
 from t2t_jax.sweep.launchers import last_words
 from t2t_jax.sweep.rules import recorded_plan
@@ -168,13 +168,13 @@ class GridState:
           split: the split of the results; the rules always use dev.
         """
         self.grid, self.split, self.record = grid, split, read_record(workdir)
-        self.planned = recorded_plan(grid, workdir, seeds, chosen)
-        planned_cells, self.scores = decided(self.planned.plan)
+        self.plan = recorded_plan(grid, workdir, seeds, chosen)
+        planned_cells, self.scores = decide(self.plan.choose_cells)
         self.cells = grouped((cell.variant, cell) for cell in planned_cells)
         """The cells of the plan so far, by row of the grid."""
         compared: Sequence[Cell] = planned_cells
-        if not self.planned.candidates:
-            num_seeds = max(seeds, self.planned.seeds, num_seeds_in(grid, workdir))
+        if not self.plan.candidates:
+            num_seeds = max(seeds, self.plan.seeds, num_seeds_in(grid, workdir))
             compared = cells(grid, workdir, num_seeds)
         self.reports = [report_on(replace(cell, split=split)) for cell in compared]
         """The state of each cell."""
@@ -184,10 +184,10 @@ class GridState:
         self.diverged: Mapping[str, int] = Counter(cell.variant for cell in self.infinite)
         self.values: GridTable | None = None
         """The table of the values chosen for tuned variants."""
-        if self.planned.candidates:
+        if self.plan.candidates:
             by_cell = {r.cell.name: r.result for r in self.reports if r.result is not None}
             self.results, self.diverged, self.values = tuned_results(
-                self.planned, self.cells, self.scores, by_cell
+                self.plan, self.cells, self.scores, by_cell
             )
         removed = Grid(rows_outside(self.record, grid, workdir), {})
         states = map(report_on, cells(removed, workdir, num_seeds_in(removed, workdir)))
@@ -241,9 +241,9 @@ def _names_note(title: str, names: Iterable[str]) -> list[str]:
 
 def _split_note(state: GridState) -> str:
     """Return a note on the split that made the choices and the split of the table."""
-    planned = state.planned
-    choices = ["tuned values"] * bool(planned.candidates) + ["finalists"] * bool(planned.halved)
-    if any(c.training.stop_after_evaluations_without_gain for c in planned.grid.variants.values()):
+    plan = state.plan
+    choices = ["tuned values"] * bool(plan.candidates) + ["finalists"] * bool(plan.halved)
+    if any(c.training.stop_after_evaluations_without_gain for c in plan.grid.variants.values()):
         choices.append("early ends of trainings")
     note = f"Splits: dev chose {', '.join(choices) or 'nothing by rule'}; {state.split} reports"
     if state.split != SPLIT:
@@ -284,12 +284,12 @@ def rung_table(state: GridState) -> tuple[GridTable | None, set[str]]:
     Returns:
       The table, or None if no variant has paused; and the variants that need no more training.
     """
-    cells, planned, grid = state.cells, state.planned, state.planned.grid
+    cells, plan, grid = state.cells, state.plan, state.plan.grid
     stopped = _paused(cells, state.scores)
     open_rows = {cell.variant for cell in state.untrained}
     waiting = {*open_rows, *(stopped if open_rows else ())}
-    over = {*grid.variants} - {planned.rows[row] for row in waiting}
-    if not stopped or planned.candidates:
+    over = {*grid.variants} - {plan.rows[row] for row in waiting}
+    if not stopped or plan.candidates:
         return None, over
     rows = []
     for step in sorted(set(stopped.values())):

@@ -19,7 +19,7 @@ from t2t_jax.sweep.cell import SPLIT, Cell, check_cells
 from t2t_jax.sweep.comparison import VariantRow, cell_name, grouped
 from t2t_jax.sweep.gathering import LEFT_OUT, GridState, write_curves, write_seeds
 from t2t_jax.sweep.launchers import Launcher, Local
-from t2t_jax.sweep.rules import GridRules, chosen_variants, planned_grid, record_rules
+from t2t_jax.sweep.rules import GridRules, chosen_variants, plan_grid, record_rules
 from t2t_jax.sweep.run import run_cells
 from t2t_jax.sweep.same_code import check_same_code, other_code, software_of_result
 from t2t_jax.sweep.tables import write_tables
@@ -104,19 +104,19 @@ def run_grid(
         raise UserError(f"max_hours={max_hours} is not positive; leave it out for no limit")
     workdir = as_path(workdir)
     rules, at_once = rules or GridRules(), -(-jobs // len(chosen))
-    planned = planned_grid(grid, workdir, chosen, seeds, rules, at_once)
+    plan = plan_grid(grid, workdir, chosen, seeds, rules, at_once)
     scoring = SplitScoring(grid, workdir, seeds, chosen, split, again)
-    planned.first = [name for pattern in first for name in chosen_variants(planned.grid, [pattern])]
+    plan.first = [name for pattern in first for name in chosen_variants(plan.grid, [pattern])]
     launcher, console = launcher or Local(jobs), console or ProgressConsole()
-    check_cells(planned.cells({}), allow_mixed=allow_mixed, here=isinstance(launcher, Local))
+    check_cells(plan.cells({}), allow_mixed=allow_mixed, here=isinstance(launcher, Local))
     stored_grid.check_same_grid(grid, workdir)
     check_installed("train", "a grid", *OF_TRAINING)
-    check_dev_sets(planned.grid)
+    check_dev_sets(plan.grid)
     scoring.check()
-    record_rules(planned, workdir)  # before the grid's record, which mentions the rules
-    stored_grid.keep_grid(grid, workdir, seeds, chosen, comparisons)
+    record_rules(plan, workdir)  # before the grid's record, which mentions the rules
+    stored_grid.record_grid(grid, workdir, seeds, chosen, comparisons)
     began = time.monotonic()
-    if signal := run_cells(planned.cells, launcher, console, max_hours):
+    if signal := run_cells(plan.cells, launcher, console, max_hours):
         return GridOutcome({}, [], signal)
     remaining = None if max_hours is None else max_hours - (time.monotonic() - began) / 3600
     if scored := scoring.run(launcher, console, remaining):

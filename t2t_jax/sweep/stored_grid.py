@@ -1,8 +1,8 @@
-"""The grid's record in its directory, from which a later sweep resumes.
+"""Record a grid in its directory, so that later sweeps resume it.
 
-GRID/grid.py     the config file of the grid; users may edit it, and pass it as --config
-GRID/grid.json   the configs of its rows, to compare with a later sweep, and the seeds; the plan at
-                 its start, each later addition, and each scoring on another split than dev
+GRID/grid.py     the config file of the grid, which users may edit and pass as --config
+GRID/grid.json   the configs of its rows and the number of seeds; the first plan, each later
+                 addition to it, and each scoring on a split other than dev
 """
 
 import hashlib
@@ -23,8 +23,8 @@ from t2t_jax.system.records import COUNT, Record, read_object
 from t2t_jax.tasks import task_of
 
 RULES = "rules.json"
-"""The file of a grid with its rules."""
-_FILE, _ROWS = "grid.py", "grid.json"
+"""The file with the rules of a grid."""
+_CONFIG_FILE, _RECORD = "grid.py", "grid.json"
 _TESTS = {
     "base": "comparisons with the base by Dunnett's test",
     "all": "comparisons of all pairs by Holm's method",
@@ -54,42 +54,42 @@ class _Grid(TypedDict):
 
 
 def stored_grid(workdir: Path) -> Grid:
-    """Load the grid of a directory from the config file there."""
-    path = workdir / _FILE
-    way_out = "name its grid, as by --config configs/table3.py, or by --config base with --vary"
+    """Load a grid from the config file in its directory."""
+    path = workdir / _CONFIG_FILE
+    way_out = "name the grid, by --config configs/table3.py, or by --config base and --vary"
     check_local(workdir, way_out)
     if not path.is_file():
-        raise UserError(f"{workdir} has no {_FILE}, by which its grid would be known; {way_out}")
+        raise UserError(f"{workdir} has no {_CONFIG_FILE} that describes its grid; {way_out}")
     return load_grid(str(path))
 
 
 def read_record(workdir: Path) -> Record:
-    """Return the record of a directory's grid; {} without one."""
-    path = workdir / _ROWS
+    """Return the record of a directory's grid; {} if there is none."""
+    path = workdir / _RECORD
     way_out = "remove it to begin a new record"
     return read_object(path, _Grid, way_out) if path.exists() else {}
 
 
 def check_same_grid(grid: Grid, workdir: Path) -> None:
-    """Refuse a grid that lacks a row of a directory's grid, or has another config for it.
+    """Refuse a grid that lacks a row of a directory's grid, or changes its config.
 
-    Rows that were never started, or whose directories were moved away, do not count.
+    The check ignores rows that have no directory.
     """
     if not (record := read_record(workdir)):
         return
     way_out = "choose another --workdir, or move the directories of these rows away"
-    stored, file = record["variants"], workdir / _FILE
-    known = record.get("written"), _hash(grid.source.encode())
-    if grid.source and known[0] and file.is_file() and _hash(file.read_bytes()) not in known:
+    stored, file = record["variants"], workdir / _CONFIG_FILE
+    hashes = record.get("written"), _hash(grid.source.encode())
+    if grid.source and hashes[0] and file.is_file() and _hash(file.read_bytes()) not in hashes:
         raise UserError(
-            f"{file} was edited and would be lost; leave --config out to use it, or move it away"
+            f"{file} was edited and would be lost; omit --config to use it, or move it away"
         )
     started = [name for name in stored if (workdir / name).is_dir()]
-    if lost := [name for name in started if name not in grid.variants]:
-        names = ", ".join(lost[:3]) + (f" and {len(lost) - 3} more" if len(lost) > 3 else "")
+    if absent := [name for name in started if name not in grid.variants]:
+        names = ", ".join(absent[:3]) + (f" and {len(absent) - 3} more" if len(absent) > 3 else "")
         raise UserError(
             f"{workdir} holds another grid, with rows that this one lacks ({names}); keep them and "
-            f"choose with --only, give a row its new name with --rename OLD=NEW, or {way_out}"
+            f"select rows with --only, rename a row with --rename OLD=NEW, or {way_out}"
         )
     for name in started:
         old, new = from_dict(stored[name]), grid.variants[name]
@@ -101,47 +101,47 @@ def check_same_grid(grid: Grid, workdir: Path) -> None:
 
 
 def has_rules(workdir: Path) -> bool:
-    """Return whether a directory's grid has rules, even if their file is lost."""
+    """Return whether a directory's grid has rules, even if the rules file is missing."""
     return (workdir / RULES).exists() or read_record(workdir).get("has_rules", False)
 
 
-def keep_grid(
+def record_grid(
     grid: Grid, workdir: Path, seeds: int = 1, chosen: Iterable[str] = (), comparisons: str = "base"
 ) -> None:
-    """Write the config file of a grid, and the configs of its rows, into the grid's directory.
+    """Write the config file of a grid, and the record of its rows and plan, into its directory.
 
-    The first sweep of a directory also writes the plan: all rows of the grid, with these seeds. A
-    later sweep adds the chosen rows and seeds that were not planned, with the date. If the grid
-    raises the steps of rows, it copies the tables of the shorter grid first.
+    The first sweep plans all rows of the grid with the given seeds. A later sweep adds chosen rows
+    and seeds that were not planned, with the date. If rows now train for more steps, the function
+    first copies the old tables.
 
     Args:
-      chosen: the rows to train now; empty for all.
+      chosen: names of the rows to train; empty for all.
     """
     workdir.mkdir(parents=True, exist_ok=True)
     previous = read_record(workdir)
-    _keep_shorter_tables(grid, workdir, previous.get("variants", {}))
+    _copy_shorter_tables(grid, workdir, previous.get("variants", {}))
     rows = {name: to_dict(config) for name, config in grid.variants.items()}
     record = previous | {"seeds": max(seeds, previous.get("seeds", 1)), "variants": rows}
     data = grid.variants[grid.base].data
     score = task_of(data.corpus, data.task).grid.score.name
     plan = record.get("plan", [])
-    planned = {name for entry in plan for name in entry["cells"]}
-    to_plan = {name: grid.variants[name] for name in (chosen if plan else ()) or rows}
-    new = [c.name for c in cells(Grid(to_plan, {}), workdir, seeds) if c.name not in planned]
-    is_first = not previous and not any((workdir / name).is_dir() for name in rows)
-    if new and (plan or is_first):
-        entry = {"date": _today(), "cells": new, "comparisons": comparisons, "score": score}
+    in_plan = {name for entry in plan for name in entry["cells"]}
+    configs = {name: grid.variants[name] for name in (chosen if plan else ()) or rows}
+    new_cells = [c.name for c in cells(Grid(configs, {}), workdir, seeds) if c.name not in in_plan]
+    is_new_grid = not previous and not any((workdir / name).is_dir() for name in rows)
+    if new_cells and (plan or is_new_grid):
+        entry = {"date": _today(), "cells": new_cells, "comparisons": comparisons, "score": score}
         record["plan"] = [*plan, entry]
     record["has_rules"] = has_rules(workdir)
     record.pop("written", None)
     if grid.source:
-        write_whole(workdir / _FILE, grid.source.encode())
+        write_whole(workdir / _CONFIG_FILE, grid.source.encode())
         record["written"] = _hash(grid.source.encode())
     _write(record, workdir)
 
 
 def _write(record: Record, workdir: Path) -> None:
-    write_whole(workdir / _ROWS, f"{json.dumps(record, indent=1)}\n".encode())
+    write_whole(workdir / _RECORD, f"{json.dumps(record, indent=1)}\n".encode())
 
 
 def _today() -> str:
@@ -149,23 +149,23 @@ def _today() -> str:
 
 
 def added_later(record: Record) -> set[str] | None:
-    """Return the names of the cells that later sweeps added to the plan of a recorded grid.
+    """Return the cells that later sweeps added to a recorded plan.
 
     Returns:
-      The names, such as `wide/seed1`; None if no plan is recorded.
+      Names such as `wide/seed1`; None if no plan is recorded.
     """
     plan = record.get("plan")
     return {name for entry in plan[1:] for name in entry["cells"]} if plan else None
 
 
 def plan_note(record: Record, comparisons: str, base: str = "") -> str:
-    """Return a note on the plan of a recorded grid, and on what was added to it later.
+    """Describe the plan of a recorded grid and its later additions, in a note below a table.
 
     Args:
-      comparisons: the comparisons of the table, which may differ from those of the plan.
-      base: the base of the table, if it is not the grid's.
+      comparisons: the comparisons in the table.
+      base: the base of the table, if it is not the grid's base.
     """
-    plan, *later = record.get("plan") or [None]
+    plan, *additions = record.get("plan") or [None]
     if plan is None:
         return "Plan: not recorded."
     rows = len({name.rpartition("/")[0] for name in plan["cells"]})
@@ -173,7 +173,7 @@ def plan_note(record: Record, comparisons: str, base: str = "") -> str:
         f"Planned on {plan['date']}: {rows} rows, {len(plan['cells']) // rows} seed(s), "
         f"{_TESTS.get(plan['comparisons'])}, primary score {plan['score']}."
     )
-    for entry in later:
+    for entry in additions:
         note += f" Added later, on {entry['date']}: {', '.join(entry['cells'])}."
     if comparisons != plan["comparisons"]:
         note += f" This table has {_TESTS[comparisons]}, which was not planned."
@@ -183,36 +183,36 @@ def plan_note(record: Record, comparisons: str, base: str = "") -> str:
 
 
 def scorings(record: Record, split: str) -> Sequence[Record]:
-    """Return the scorings of a recorded grid on a split, the oldest first.
+    """Return the recorded scorings of a grid on a split, the oldest first.
 
-    Each has its `date`, and in `cells` the fingerprint of the dev result by the name of the cell.
+    `date` is the day of a scoring. `cells` maps cell names to fingerprints of dev results.
     """
     return [entry for entry in record.get("scorings", []) if entry["split"] == split]
 
 
 def record_scoring(workdir: Path, split: str, cells: Mapping[str, str]) -> None:
-    """Add a scoring, with today's date, to the record of a directory's grid.
+    """Record today's scoring of a grid on a split.
 
     Args:
-      cells: the fingerprint of the dev result by the name of each cell.
+      cells: fingerprints of dev results by cell name.
     """
     record: Record = {"variants": {}, "scorings": []} | read_record(workdir)
     record["scorings"].append({"split": split, "date": _today(), "cells": dict(cells)})
     _write(record, workdir)
 
 
-def _keep_shorter_tables(grid: Grid, workdir: Path, rows: Mapping[str, Record]) -> None:
-    """Copy `table.md` to `table-30-steps.md`, and so on, if the grid raises the steps of a row."""
+def _copy_shorter_tables(grid: Grid, workdir: Path, rows: Mapping[str, Record]) -> None:
+    """Copy `table.md` to `table-30-steps.md`, and so on, if rows now train for more steps."""
     old = {name: from_dict(fields).training.num_train_steps for name, fields in rows.items()}
     new = {name: config.training.num_train_steps for name, config in grid.variants.items()}
-    if shorter := [old[name] for name in old.keys() & new.keys() if old[name] < new[name]]:
+    if num_steps := [old[name] for name in old.keys() & new.keys() if old[name] < new[name]]:
         for path in [*workdir.glob("table.*"), *workdir.glob("seeds.csv")]:
-            copy = path.with_name(f"{path.stem}-{max(shorter)}-steps{path.suffix}")
+            copy = path.with_name(f"{path.stem}-{max(num_steps)}-steps{path.suffix}")
             write_whole(copy, path.read_bytes())
 
 
 def rows_outside(record: Record, grid: Grid, workdir: Path) -> dict[str, Config]:
-    """Return the started rows of a recorded grid that the given grid lacks."""
+    """Return the configs of started rows that are recorded but missing in a grid."""
     return {
         name: from_dict(fields)
         for name, fields in record.get("variants", {}).items()
@@ -221,12 +221,10 @@ def rows_outside(record: Record, grid: Grid, workdir: Path) -> dict[str, Config]
 
 
 def rename_row(workdir: Path, names: str) -> tuple[str, str]:
-    """Rename a row of a directory's grid: its directory, and its name in the record.
-
-    The config file of the grid and the tables do not change.
+    """Rename a row of a grid in its directory and record, not in the config file or tables.
 
     Args:
-      names: the old and the new name, as OLD=NEW.
+      names: OLD=NEW.
 
     Returns:
       The old and the new name.
@@ -234,32 +232,32 @@ def rename_row(workdir: Path, names: str) -> tuple[str, str]:
     record = read_record(workdir)
     if not record or isinstance(workdir, BucketPath) or has_rules(workdir):
         raise UserError(
-            f"--rename needs a local directory with {_ROWS} and without {RULES}, unlike {workdir}"
+            f"--rename needs a local directory with {_RECORD} and without {RULES}, unlike {workdir}"
         )
     rows = record["variants"]
-    # A name may have an equals sign, as d_ff=512.
-    cuts = [index for index, char in enumerate(names) if char == "=" and names[:index] in rows]
-    if len(cuts) != 1:
+    # Names such as d_ff=512 contain equals signs, so look for one that follows a row name.
+    splits = [index for index, char in enumerate(names) if char == "=" and names[:index] in rows]
+    if len(splits) != 1:
         hint = did_you_mean(names.partition("=")[0], rows, f"it has {', '.join(rows)}")
         raise UserError(f"--rename {quote(names)} is not OLD=NEW with a row of {workdir}; {hint}")
-    old, new = names[: cuts[0]], names[cuts[0] + 1 :]
+    old, new = names[: splits[0]], names[splits[0] + 1 :]
     if new in rows or not can_name_directory(new) or (workdir / new).exists():
         raise UserError(
             f"--rename: {quote(new)} is taken, or cannot name a directory; choose another name"
         )
     if any(map(is_held, [*(workdir / old).glob("*.log"), *(workdir / old).glob("*/.lock")])):
-        raise UserError(f"--rename: a process trains {workdir / old}; wait for its end")
+        raise UserError(f"--rename: a process trains {workdir / old}; wait until it ends")
     if (workdir / old).is_dir():
         (workdir / old).rename(workdir / new)
     record["variants"] = {new if name == old else name: row for name, row in rows.items()}
 
-    def renamed(cell: str) -> str:
+    def rename(cell: str) -> str:
         return new + cell.removeprefix(old) if cell.startswith(f"{old}/") else cell
 
     for entry in record.get("plan", ()):
-        entry["cells"] = [*map(renamed, entry["cells"])]
+        entry["cells"] = [*map(rename, entry["cells"])]
     for scoring in record.get("scorings", ()):
-        scoring["cells"] = {renamed(name): mark for name, mark in scoring["cells"].items()}
+        scoring["cells"] = {rename(name): digest for name, digest in scoring["cells"].items()}
     _write(record, workdir)
     return old, new
 

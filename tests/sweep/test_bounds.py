@@ -8,7 +8,7 @@ from t2t_jax.config.file import Grid
 from t2t_jax.errors import UserError
 from t2t_jax.sweep.cell import RESULT, num_seeds_in
 from t2t_jax.sweep.grid import run_grid
-from t2t_jax.sweep.rules import GridRules, planned_grid
+from t2t_jax.sweep.rules import GridRules, plan_grid
 from t2t_jax.sweep.sampling import Range
 
 FACTOR = "--tune=training.learning_rate_factor"
@@ -60,4 +60,4 @@ def test_a_row_name_longer_than_a_directory_can_have_is_refused(tmp_path, name):
 )
 def test_tuned_values_count_in_the_name_of_a_row(tmp_path, rules):
     with pytest.raises(UserError, match=r"at most 255 bytes|too long for a directory"):
-        planned_grid(Grid({"x" * 240: Config()}, {}), tmp_path, ["x" * 240], 1, rules)
+        plan_grid(Grid({"x" * 240: Config()}, {}), tmp_path, ["x" * 240], 1, rules)

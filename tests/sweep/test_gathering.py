@@ -13,7 +13,7 @@ from t2t_jax.config.file import Grid
 from t2t_jax.sweep.cell import cells
 from t2t_jax.sweep.gathering import report_on, write_seeds
 from t2t_jax.sweep.grid import collect
-from t2t_jax.sweep.stored_grid import keep_grid, read_record
+from t2t_jax.sweep.stored_grid import read_record, record_grid
 from tests.sweep.conftest import QUIET
 from tests.sweep.test_cell import RESULT, write_result
 
@@ -125,7 +125,7 @@ def test_seeds_csv_has_every_measure_of_every_cell_in_the_order_of_the_grid(grid
 
 def test_seeds_csv_tells_planned_cells_from_those_added_later(tmp_path):
     for seeds in (1, 2):
-        keep_grid(WHOLE, tmp_path, seeds)
+        record_grid(WHOLE, tmp_path, seeds)
     reports = [*map(report_on, cells(WHOLE, tmp_path, 2))]
     write_seeds(WHOLE, reports, {}, tmp_path, read_record(tmp_path))
     planned = {name: row["planned"] for name, row in seeds_csv(tmp_path).items()}

@@ -15,12 +15,12 @@ from t2t_jax.config import Config, to_dict
 from t2t_jax.config.file import Grid
 from t2t_jax.errors import UserError
 from t2t_jax.run.provenance import provenance
-from t2t_jax.sweep.cell import cells, decided, score_at
+from t2t_jax.sweep.cell import cells, decide, score_at
 from t2t_jax.sweep.comparison import grouped
 from t2t_jax.sweep.grid import collect, run_grid
 from t2t_jax.sweep.halving import HalvedGrid, Halving, check_can_be_halved
 from t2t_jax.sweep.launchers import Outcome
-from t2t_jax.sweep.rules import GridRules, planned_grid, record_rules
+from t2t_jax.sweep.rules import GridRules, plan_grid, record_rules
 from t2t_jax.sweep.stored_grid import rename_row
 from tests.sweep.conftest import QUIET, AtOnce
 from tests.sweep.test_cell import write_result
@@ -220,8 +220,8 @@ def test_variants_that_cannot_be_halved_are_refused_by_name(change, message):
 def test_a_directory_keeps_its_rules(tmp_path):
     grid = grid_of(4)
     chosen, rules = list(grid.variants), GridRules("rungs=3")
-    record_rules(planned_grid(grid, tmp_path, chosen, 2, rules), tmp_path)
-    assert planned_grid(grid, tmp_path, chosen, 2, GridRules()).rules == rules
+    record_rules(plan_grid(grid, tmp_path, chosen, 2, rules), tmp_path)
+    assert plan_grid(grid, tmp_path, chosen, 2, GridRules()).rules == rules
     for others, message in (
         (
             (chosen, 2, GridRules("rungs=2,keep=0.5")),
@@ -231,21 +231,21 @@ def test_a_directory_keeps_its_rules(tmp_path):
         ((chosen[1:], 2, rules), "; give these, or choose another --workdir"),
     ):
         with pytest.raises(UserError, match=message):
-            planned_grid(grid, tmp_path, *others)
-    assert planned_grid(grid, tmp_path, chosen, 2, GridRules("keep=0.3333333333333333")).rules
+            plan_grid(grid, tmp_path, *others)
+    assert plan_grid(grid, tmp_path, chosen, 2, GridRules("keep=0.3333333333333333")).rules
     steps = {"training.num_train_steps": 180}
     longer = {name: config.replace(steps) for name, config in grid.variants.items()}
     with pytest.raises(UserError, match="has rungs at the steps 10, 30, 90, and this grid at 20,"):
-        planned_grid(grid._replace(variants=longer), tmp_path, chosen, 2, rules)
+        plan_grid(grid._replace(variants=longer), tmp_path, chosen, 2, rules)
     (tmp_path / "rules.json").write_text("{}")
-    with pytest.raises(UserError, match=r"rules\.json .*halving.*bring it back"):
-        planned_grid(grid, tmp_path, chosen, 2, GridRules())
+    with pytest.raises(UserError, match=r"rules\.json .*halving.*restore it"):
+        plan_grid(grid, tmp_path, chosen, 2, GridRules())
 
 
 def test_cells_that_were_begun_without_halving_have_no_scores_at_its_rungs(tmp_path):
     (tmp_path / "v1" / "seed0").mkdir(parents=True)
     with pytest.raises(UserError, match="begun without --halving, such as v1/seed0"):
-        planned_grid(grid_of(3), tmp_path, ["base", "v1", "v2"], 1, GridRules("rungs=3"))
+        plan_grid(grid_of(3), tmp_path, ["base", "v1", "v2"], 1, GridRules("rungs=3"))
 
 
 class Trained(AtOnce):
@@ -366,7 +366,7 @@ def test_a_cell_that_diverged_is_no_longer_wanted(tmp_path):
         record = {"config": to_dict(BASE), "perplexity": score}
         (place / "rung-10.json").write_text(json.dumps(record))
     (tmp_path / "v1" / "seed0" / "rung-10.json").write_text("{}")
-    wanted, scores = decided(plan.cells)
+    wanted, scores = decide(plan.cells)
     assert scores["base/seed0"] == {10: math.inf}
     assert {cell.until for cell in wanted} == {10}
     assert scores["v1/seed0"] == {}

@@ -13,7 +13,7 @@ from t2t_jax.sweep.cell import cells
 from t2t_jax.sweep.grid import run_grid
 from t2t_jax.sweep.launchers import Local
 from t2t_jax.sweep.rules import GridRules
-from t2t_jax.sweep.stored_grid import keep_grid, rename_row
+from t2t_jax.sweep.stored_grid import record_grid, rename_row
 from t2t_jax.system.lock import holding
 from t2t_jax.workdir import read_fingerprints, read_log, read_scores
 from tests.sweep.conftest import QUIET
@@ -64,7 +64,7 @@ def test_a_pipe_in_the_place_of_a_record_is_refused(tmp_path, name, reader):
 
 
 def test_a_pipe_in_the_place_of_the_log_of_a_cell_holds_no_lock(tmp_path):
-    keep_grid(GRID, tmp_path)
+    record_grid(GRID, tmp_path)
     (tmp_path / "wide").mkdir()
     os.mkfifo(tmp_path / "wide" / "seed0.log")
     assert rename_row(tmp_path, "wide=broad") == ("wide", "broad")

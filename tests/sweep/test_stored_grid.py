@@ -15,13 +15,13 @@ from t2t_jax.errors import UserError
 from t2t_jax.sweep import stored_grid
 from t2t_jax.sweep.cell import cells
 from t2t_jax.sweep.grid import collect, run_grid
-from t2t_jax.sweep.rules import GridRules, planned_grid
+from t2t_jax.sweep.rules import GridRules, plan_grid
 from t2t_jax.sweep.stored_grid import (
     added_later,
     check_same_grid,
-    keep_grid,
     plan_note,
     read_record,
+    record_grid,
     record_scoring,
     rename_row,
     scorings,
@@ -42,15 +42,15 @@ def test_a_directory_knows_its_grid_by_the_file_that_made_it(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text("from t2t_jax import Config\nVARIANTS = {'base': Config()}\n")
     workdir = tmp_path / "runs"
-    keep_grid(load_grid(str(file)), workdir)
+    record_grid(load_grid(str(file)), workdir)
     assert (workdir / "grid.py").read_text() == file.read_text()
     assert sweep_command([str(workdir)], "t2t-jax sweep")._grid() == load_grid(str(file))
-    with pytest.raises(UserError, match=r"has no grid\.py, by which its grid would be known"):
+    with pytest.raises(UserError, match=r"has no grid\.py that describes its grid"):
         sweep_command([str(tmp_path)], "t2t-jax sweep")._grid()
 
 
 def test_another_grid_is_refused_with_what_differs(tmp_path):
-    keep_grid(Grid({"base": BASE, "wide": WIDE}, {}), tmp_path)
+    record_grid(Grid({"base": BASE, "wide": WIDE}, {}), tmp_path)
     without = Grid({"wide": WIDE}, {})
     changed = Grid({"base": BASE, "wide": BASE}, {})
     for grid in (without, changed):
@@ -71,7 +71,7 @@ def test_a_longer_grid_keeps_the_table_of_the_shorter_one(tmp_path):
         (tmp_path / name).write_text("of 30 steps")
     for steps in (30, 30, 60, 60):
         config = BASE.replace({"training.num_train_steps": steps})
-        keep_grid(Grid({"base": config}, {}), tmp_path)
+        record_grid(Grid({"base": config}, {}), tmp_path)
         assert (tmp_path / "table-30-steps.md").exists() == (steps == 60)
         (tmp_path / "table.md").write_text(f"of {steps} steps")
     for name in ("table-30-steps.md", "seeds-30-steps.csv"):
@@ -82,7 +82,7 @@ def test_a_longer_grid_keeps_the_table_of_the_shorter_one(tmp_path):
 def trained(tmp_path):
     """A grid of two rows, of which `wide` has two seeds with the perplexities 5 and 5.06."""
     grid = Grid({"base": BASE, "wide": WIDE}, {})
-    keep_grid(grid, tmp_path)
+    record_grid(grid, tmp_path)
     for cell, perplexity in zip(cells(grid, tmp_path, 2), (6.0, 5.0, 6.0, 5.06), strict=True):
         write_result(cell, perplexity=perplexity)
     return tmp_path
@@ -137,7 +137,7 @@ def test_a_row_is_renamed_to_a_new_name_only(trained, names, message):
 def test_a_row_in_training_and_a_row_under_rules_keep_their_names(trained):
     with (trained / "wide/seed0.log").open("a") as log:
         fcntl.flock(log, fcntl.LOCK_EX)
-        with pytest.raises(UserError, match=r"a process trains .*wide; wait for its end"):
+        with pytest.raises(UserError, match=r"a process trains .*wide; wait until it ends"):
             rename_row(trained, "wide=broad")
     (trained / "rules.json").write_text("{}")
     with pytest.raises(UserError, match=r"and without rules\.json, unlike "):
@@ -153,7 +153,7 @@ def test_a_damaged_record_of_a_grid_is_named_with_the_way_out(tmp_path):
 
 
 def test_a_refused_sweep_changes_no_record(tmp_path):
-    keep_grid(Grid({"base": BASE, "wide": WIDE}, {}, source="# before\n"), tmp_path)
+    record_grid(Grid({"base": BASE, "wide": WIDE}, {}, source="# before\n"), tmp_path)
     started(tmp_path, "wide")
     before = {path: path.read_bytes() for path in tmp_path.glob("grid.*")}
     with pytest.raises(UserError, match="holds another grid"):
@@ -168,13 +168,13 @@ def test_a_directory_knows_its_seeds(tmp_path):
 
     assert seeds() == 1
     for given, known in ((3, 3), (2, 3), (4, 4)):
-        keep_grid(Grid({"base": BASE}, {}), tmp_path, given)
+        record_grid(Grid({"base": BASE}, {}), tmp_path, given)
         assert seeds() == known
     assert seeds("--seeds", "2") == 2
 
 
 def test_an_edited_file_is_not_written_over(tmp_path):
-    keep_grid(Grid({"base": BASE}, {}, source="# mine\n"), tmp_path)
+    record_grid(Grid({"base": BASE}, {}, source="# mine\n"), tmp_path)
     file = tmp_path / "grid.py"
     file.write_text("# edited\n")
     for source in ("# edited\n", ""):
@@ -188,7 +188,7 @@ def test_the_rows_named_first_come_first_with_all_their_seeds(tmp_path):
     grid = Grid({name: BASE.replace({"model.d_k": i}) for i, name in enumerate(rows, 1)}, {})
 
     def order(*first):
-        plan = planned_grid(grid, tmp_path, [*grid.variants], 2, GridRules())
+        plan = plan_grid(grid, tmp_path, [*grid.variants], 2, GridRules())
         plan.first = first
         return " ".join(cell.name.replace("/seed", ":") for cell in plan.cells({}))
 
@@ -202,7 +202,7 @@ def planned(workdir, monkeypatch, *sweeps, rename=None):
     """The note and the later cells of a directory after sweeps: (date, rows, seeds, chosen)."""
     for date, rows, seeds, chosen in sweeps:
         monkeypatch.setattr(stored_grid, "_today", lambda date=date: date)
-        keep_grid(Grid(dict.fromkeys(rows, BASE), {}), workdir, seeds, chosen)
+        record_grid(Grid(dict.fromkeys(rows, BASE), {}), workdir, seeds, chosen)
         started(workdir, *(name for name in rows if not (workdir / name).exists()))
     if rename:
         rename_row(workdir, rename)

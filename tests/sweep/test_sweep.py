@@ -467,7 +467,7 @@ def test_a_dry_run_of_a_grid_of_ones_own_has_no_column_of_the_paper(grid_file, c
 def test_rows_of_seeds_that_overlap_are_refused_by_a_dry_run():
     rows = ["--config", "base", "--vary", "training.seed=0,1", "--dry-run", "--seeds"]
     assert main([*rows, "1"]) == 0
-    with pytest.raises(UserError, match="with seed 1 are the same training"):
+    with pytest.raises(UserError, match="with seed 1 are the same run"):
         main([*rows, "2"])
 
 

@@ -16,7 +16,7 @@ from t2t_jax.config.file import Grid
 from t2t_jax.errors import UserError
 from t2t_jax.sweep.comparison import against, measure
 from t2t_jax.sweep.inference import RowScores, effects
-from t2t_jax.sweep.rules import GridRules, planned_grid, record_rules
+from t2t_jax.sweep.rules import GridRules, plan_grid, record_rules
 from t2t_jax.sweep.sampling import Range
 from t2t_jax.sweep.tuning import choose, is_at_end
 from tests.sweep.test_gathering import seeds_csv
@@ -130,20 +130,20 @@ def test_a_best_value_at_the_end_of_its_range_is_known():
     ("rules", "message"),
     [
         (GridRules(tune={"model.d_f": [1]}), "unknown config field 'model.d_f'; did you mean"),
-        (GridRules(tune={"training.seed": [1]}), r"--tune has training\.seed, which --seeds has"),
-        (GridRules(tune={"model.d_ff": [32, 64]}), "base and wide differ in nothing but model.d_f"),
+        (GridRules(tune={"training.seed": [1]}), r"--tune cannot tune training\.seed, which"),
+        (GridRules(tune={"model.d_ff": [32, 64]}), "base and wide differ only in model.d_f"),
         (GridRules(tune={"model.d_ff": []}), r"--tune model\.d_ff has no values"),
         (GridRules(tune={"training.label_smoothing": [7]}), "label_smoothing=7"),
         (GridRules(tune={"data.cache_dir": ["a/b"]}), "dir=a/b', which cannot name a directo"),
         (GridRules(tune=RANGE), "=0.1:10:log is not for all values of a list; write"),
         (GridRules(sampler="optuna:tpe"), "tpe needs --trials, a positive number"),
-        (GridRules(trials=3), "--trials 3 needs --sampler, as in --sampler optuna:tpe"),
-        (GridRules(None, {}, "optuna:tpe", 3), "has no range; give one, as --tune"),
-        (GridRules("rungs=3", RANGE, "optuna:tpe", 3), "from whole trials, which --halving"),
-        (GridRules(tune={"data.vocab_size": [99, 100]}), "cannot be compared; give it to"),
+        (GridRules(trials=3), "--trials 3 needs a --sampler, such as optuna:tpe"),
+        (GridRules(None, {}, "optuna:tpe", 3), "tpe needs a range, such as"),
+        (GridRules("rungs=3", RANGE, "optuna:tpe", 3), "from complete trials, which --halving"),
+        (GridRules(tune={"data.vocab_size": [99, 100]}), "cannot be compared; use --vary"),
         (GridRules(tune={"data.protected_tokens": [(), ("<a>",)]}), "changes the subwords"),
         (GridRules(tune={"training.init_from": [None, "runs/a"]}), "changes the subwords"),
-        (GridRules(tune={"decoding.beam_size": [1, 2]}), "which changes no perplexity on dev"),
+        (GridRules(tune={"decoding.beam_size": [1, 2]}), "does not change the dev perplexity"),
         (GridRules(None, RANGE, "optuna:tpe", 0), "needs --trials, a positive number"),
         (GridRules(None, RANGE, "hyperopt", 2), "no --sampler 'hyperopt'; there are optuna:tpe"),
         (GridRules(None, TUNE, "optuna:tpe", 3), "0.5,1,2 is not for a sampler; write 0.5:2:"),
@@ -153,7 +153,7 @@ def test_a_best_value_at_the_end_of_its_range_is_known():
 )
 def test_rules_that_do_not_fit_are_refused(tmp_path, rules, message):
     with pytest.raises(UserError, match=message):
-        planned_grid(GRID, tmp_path, [*GRID.variants], 2, rules)
+        plan_grid(GRID, tmp_path, [*GRID.variants], 2, rules)
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_a_directory_keeps_its_tuned_fields(tmp_path):
         ("list", GridRules("rungs=2", TUNE)),
         ("range", GridRules(None, RANGE, "optuna:random", 3)),
     ):
-        plan = partial(planned_grid, GRID, tmp_path / name, [*GRID.variants], 2)
+        plan = partial(plan_grid, GRID, tmp_path / name, [*GRID.variants], 2)
         record_rules(plan(rules), tmp_path / name)
         assert plan(GridRules()).rules == rules
         with pytest.raises(UserError, match=f"not --tune {FACTOR}=1,2"):
@@ -239,7 +239,7 @@ def test_a_sampler_asks_for_the_same_trials_after_every_kill(tmp_path):
         return math.inf if value > 8 else 2 + (math.log(value) - 1) ** 2
 
     def plan():
-        return planned_grid(GRID, tmp_path, [*GRID.variants], 2, rules, at_once=3).plan
+        return plan_grid(GRID, tmp_path, [*GRID.variants], 2, rules, at_once=3).choose_cells
 
     scores, unkilled = {}, plan()
     while new := [c for c in unkilled(scores) if c.name not in scores]:
@@ -261,7 +261,7 @@ def proposals(planned, number):
     """The values that a sampler proposes one after the other, for scores that they determine."""
     scores, rows = {}, []
     while len(rows) < number:
-        (cell,) = (c for c in planned.plan(scores) if c.name not in scores)
+        (cell,) = (c for c in planned.choose_cells(scores) if c.name not in scores)
         training = cell.config.training
         rows.append((training.learning_rate_factor, training.label_smoothing))
         scores[cell.name] = {90: 2 + abs(math.log(rows[-1][0])) + rows[-1][1]}
@@ -274,7 +274,7 @@ def test_every_version_of_optuna_proposes_the_rows_of_optuna_4(tmp_path):
     ranges = {FACTOR: Range(0.1, 10, "log"), "training.label_smoothing": Range(0.0, 0.5, "lin")}
     grid = Grid({"base": BASE}, {})
     rules = GridRules(None, ranges, "optuna:tpe", 16)
-    assert proposals(planned_grid(grid, tmp_path, ["base"], 1, rules), 16)[10:] == [
+    assert proposals(plan_grid(grid, tmp_path, ["base"], 1, rules), 16)[10:] == [
         *[(0.3148, 0.02766), (0.5134, 0.3336), (1.263, 0.3319)],
         *[(1.982, 0.3761), (0.3308, 0.1895), (2.918, 0.2088)],
     ]
@@ -283,12 +283,12 @@ def test_every_version_of_optuna_proposes_the_rows_of_optuna_4(tmp_path):
 def test_an_optuna_that_proposes_other_rows_does_not_go_on_with_a_grid(tmp_path):
     optuna = pytest.importorskip("optuna")
     rules = GridRules(None, RANGE, "optuna:tpe", 3)
-    plan = partial(planned_grid, GRID, tmp_path, [*GRID.variants], 1, rules)
+    plan = partial(plan_grid, GRID, tmp_path, [*GRID.variants], 1, rules)
     record_rules(plan(), tmp_path)
     recorded = json.loads((tmp_path / "rules.json").read_text())
     assert recorded["optuna"] == optuna.__version__
     (tmp_path / "rules.json").write_text(json.dumps(recorded | {"optuna": "3.9"}))
-    (cell, _) = plan().plan({})
+    (cell, _) = plan().choose_cells({})
     cell.workdir.mkdir(parents=True)
     record_rules(plan(), tmp_path)  # the same rows
     assert json.loads((tmp_path / "rules.json").read_text())["optuna"] == "3.9"
@@ -303,11 +303,11 @@ def test_trials_of_a_row_with_a_longer_name_are_no_trials_of_another_row(tmp_pat
     pytest.importorskip("optuna")
     grid = Grid({"base": BASE, "base,wide": BASE.replace({"model.d_ff": 64})}, {})
     rules = GridRules(None, RANGE, "optuna:tpe", 3)
-    plan = partial(planned_grid, grid, tmp_path, [*grid.variants], 1, rules)
+    plan = partial(plan_grid, grid, tmp_path, [*grid.variants], 1, rules)
     record_rules(plan(), tmp_path)
     recorded = json.loads((tmp_path / "rules.json").read_text())
     (tmp_path / "rules.json").write_text(json.dumps(recorded | {"optuna": "3.9"}))
-    *_, wide = plan().plan({})
+    *_, wide = plan().choose_cells({})
     assert wide.variant.startswith("base,wide,")
     wide.workdir.mkdir(parents=True)
     assert plan().optuna == "3.9"
@@ -316,8 +316,8 @@ def test_trials_of_a_row_with_a_longer_name_are_no_trials_of_another_row(tmp_pat
 def test_a_proposal_that_the_config_refuses_is_passed_over(tmp_path):
     pytest.importorskip("optuna")
     rules = GridRules(None, {"model.num_heads": Range(1, 8, "lin")}, "optuna:tpe", 6)
-    planned = planned_grid(GRID, tmp_path, [*GRID.variants], 1, rules, at_once=6)
-    heads = {cell.config.model.num_heads for cell in planned.plan({})}
+    planned = plan_grid(GRID, tmp_path, [*GRID.variants], 1, rules, at_once=6)
+    heads = {cell.config.model.num_heads for cell in planned.choose_cells({})}
     assert heads
     assert all(GRID.variants["base"].model.d_model % one == 0 for one in heads)
     assert {*planned.rows.values()} == {*GRID.variants}
