@@ -145,7 +145,7 @@ def command_reference() -> str:
             lines += [f"### {program}", "", about, "", "```text", call, "```", ""]
             lines += [f"```{{program}} {program}", "```", ""]
             for flag in flags:
-                default = "required" if flag.is_required else f"default: {flag.written}"
+                default = "required" if flag.is_required else f"default: {flag.default_text}"
                 also = f"Also {', '.join(flag.aliases)}." if flag.aliases else ""
                 text = _with_flags(f"{meaning(flag)} {also}".rstrip())
                 lines += [f"```{{option}} {flag.label}", text, f"({default})"]

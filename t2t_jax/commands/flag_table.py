@@ -1,4 +1,4 @@
-"""The flags of a command as a table, which the parser, the help and the documents read."""
+"""List the flags of a command, for the parser, the help and the reference documentation."""
 
 import dataclasses
 import shlex
@@ -6,6 +6,7 @@ import types
 import typing
 from collections.abc import Callable, Collection, Iterator
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, TypeVar, Union
 
@@ -21,54 +22,54 @@ from t2t_jax.system.opening import resolve_run
 _T = TypeVar("_T")
 
 
-def path_by(find: Callable[[str], Path]) -> PrimitiveConstructorSpec[Path]:
-    """Return tyro's rule for a path that a function finds by the word on the command line."""
+def path_by(resolve: Callable[[str], Path]) -> PrimitiveConstructorSpec[Path]:
+    """Make a tyro rule that converts a command-line argument to a path with `resolve`."""
     return PrimitiveConstructorSpec(
         nargs=1,
         metavar="PATH",
-        instance_from_str=lambda words: find(words[0]),
+        instance_from_str=lambda words: resolve(words[0]),
         is_instance=lambda value: isinstance(value, Path),
         str_from_instance=lambda path: [str(path)],
     )
 
 
 BARE = tyro.conf.arg(name="")
-"""Marks, in an annotation, a dataclass whose flags have no prefix."""
+"""Annotation of a dataclass field whose flags have no prefix."""
 
 _AS_RUN = tyro.conf.arg(metavar="RUN")
 
 NewRun: TypeAlias = Annotated[Path, tyro.conf.Positional, _AS_RUN]
-"""The type of the field `workdir` with which a command takes the directory of a run to write."""
+"""Type of the field `workdir` of a command that writes a run directory."""
 
 RunToRead: TypeAlias = Annotated[Path, path_by(resolve_run)]
-"""The type of a run that a command reads, by any name that `resolve_run` takes."""
+"""Type of a run to read; `resolve_run` resolves its name."""
 
 OneRun: TypeAlias = Annotated[RunToRead, tyro.conf.Positional, _AS_RUN]
-"""The type of the field `workdir` with which a command reads a run: as RUN, or as --workdir RUN."""
+"""Type of the field `workdir` of a command that reads one run: RUN, or --workdir RUN."""
 
 Runs: TypeAlias = Annotated[tuple[RunToRead, ...], tyro.conf.Positional, _AS_RUN]
-"""The type of the field `workdir` of a command that reads several runs."""
+"""Type of the field `workdir` of a command that reads several runs."""
 
 ConfigFields: TypeAlias = Annotated[Config, BARE, tyro.conf.FlagConversionOff]
-"""The type of the field of a command that makes each field of a config a flag, without a prefix."""
+"""Type of a command field that makes each config field a flag, without a prefix."""
 
 MAY_STAND_ALONE = "may stand alone"
-"""Marks, in an annotation, a flag that also stands without a value, and then gives an empty one."""
+"""Annotation of a flag with an optional value: without a value, the flag sets an empty string."""
 
 REPEATED = "repeated"
-"""Marks, in an annotation, a flag that may be given several times; the words after it are one
-value, with spaces between them."""
+"""Annotation of a flag that can be repeated; each time, the words after it are joined to one value
+with spaces."""
 
 _TYPES = {int: "INT", float: "FLOAT", Path: "PATH", bool: "True|False", type(None): "None"}
 
 
 class Flag(NamedTuple):
-    """A flag of a command, or an argument that stands without a flag."""
+    """A flag or a positional argument of a command."""
 
     name: str
     """Dotted path of the field, such as `model.d_ff`."""
     section: str
-    """Name of the section of the config that has the field; that of a command itself is empty."""
+    """Name of the config section that has the field; "" for a field of the command."""
     owner: type
     """The dataclass that has the field."""
     field: "dataclasses.Field[object]"
@@ -77,121 +78,122 @@ class Flag(NamedTuple):
     hint: object
     """The type of the value."""
     settings: tuple[object, ...]
-    """What the annotation has beside the type."""
+    """Metadata of the annotation, such as `tyro.conf.Positional`."""
 
     @property
     def is_positional(self) -> bool:
-        """Return whether the value stands on the command line without a flag."""
+        """Return whether this is a positional argument."""
         return tyro.conf.Positional in self.settings
 
     @property
     def is_run(self) -> bool:
-        """Return whether the value is a run, or several, which `--workdir` may name as well."""
+        """Return whether the argument names runs, which `--workdir` can also name."""
         return self.is_positional and self.name == "workdir"
 
     @property
     def is_switch(self) -> bool:
-        """Return whether the flag has no value: it stands for True."""
+        """Return whether the flag takes no value, and sets its field to True."""
         return self.hint is bool and tyro.conf.FlagConversionOff not in self.settings
 
     @property
     def is_required(self) -> bool:
-        """Return whether a command line without the flag is refused."""
+        """Return whether the command line must have this flag."""
         return self.default is tyro.MISSING
 
     @property
-    def takes(self) -> int | None:
-        """Return the number of words of the value; None means any number."""
-        kinds = [one for one in _alternatives(self.hint) if typing.get_origin(one) is tuple]
-        if not kinds:
+    def num_words(self) -> int | None:
+        """Return the number of command-line words of the value; None is any number."""
+        tuples = [kind for kind in _alternatives(self.hint) if typing.get_origin(kind) is tuple]
+        if not tuples:
             return 0 if self.is_switch else 1
-        words = typing.get_args(kinds[0])
-        return None if words[-1] is Ellipsis else len(words)
+        kinds = typing.get_args(tuples[0])
+        return None if kinds[-1] is Ellipsis else len(kinds)
 
     def setting(self, name: str) -> str | None:
-        """Return what `tyro.conf.arg` of the annotation sets under a name, or None."""
-        found = (getattr(one, name, None) for one in self.settings)
-        return next((one for one in found if one is not None), None)
+        """Return an argument of `tyro.conf.arg` in the annotation, such as `metavar`, or None."""
+        texts = (getattr(setting, name, None) for setting in self.settings)
+        return next((text for text in texts if text is not None), None)
 
     @property
     def flag(self) -> str:
-        """Return the flag as it is typed, or the placeholder of an argument without a flag."""
+        """Return the flag with its hyphens, or the placeholder of a positional argument."""
         if self.is_positional:
             return self.setting("metavar") or self.name.upper()
-        return spelled(self.name)
+        return flag_name(self.name)
 
     @property
     def label(self) -> str:
-        """Return the flag with the values that it takes, as a reference lists it."""
+        """Return the flag and its possible values, for a list of flags."""
         if self.is_run:
             return f"{self.flag}, --workdir {self.flag}"
         return f"{self.flag} {self.values}".rstrip()
 
     @property
     def aliases(self) -> tuple[str, ...]:
-        """Return the other names of the flag."""
+        """Return alternative names of the flag."""
         return ALIASES.get(self.flag, ())
 
     @property
     def values(self) -> str:
-        """Return the values that the flag takes, such as `INT|None`; "" for a switch."""
+        """Return the possible values, such as `INT|None`; "" for a switch."""
         return "" if self.is_switch or self.is_positional else values_of(self.hint)
 
     @property
-    def written(self) -> str:
-        """Return the default as it is written on a command line; a list without values is ""."""
-        value = self.default
-        return shlex.join(map(str, value if isinstance(value, tuple) else (value,)))
+    def default_text(self) -> str:
+        """Return the default as command-line words; "" for an empty tuple."""
+        values = self.default if isinstance(self.default, tuple) else (self.default,)
+        return shlex.join(map(str, values))
 
 
-def spelled(name: str) -> str:
-    """Return the flag of a field."""
+def flag_name(name: str) -> str:
+    """Convert the name of a field to its flag: `d_ff` to `--d-ff`."""
     return f"--{name.replace('_', '-')}"
 
 
-def given_flags(flags: Any, names: Collection[str] | None = None) -> list[str]:
-    """Return the flags of a dataclass with other values than their defaults.
+def changed_flags(flags: Any, names: Collection[str] | None = None) -> list[str]:
+    """List the flags of a dataclass object whose values differ from the defaults.
 
     Args:
-      names: the fields to look at; None is all.
+      names: the fields to compare; None is all.
     """
-    fields = dataclasses.fields(flags)
-    asked = (field for field in fields if names is None or field.name in names)
-    return [spelled(field.name) for field in asked if getattr(flags, field.name) != field.default]
+    fields = (field for field in dataclasses.fields(flags) if names is None or field.name in names)
+    changed = (field.name for field in fields if getattr(flags, field.name) != field.default)
+    return [*map(flag_name, changed)]
 
 
 def _alternatives(hint: object) -> tuple[object, ...]:
     is_union = typing.get_origin(hint) in (Union, types.UnionType)
-    several = typing.get_args(hint) if is_union else (hint,)
-    # `str` beside a `Literal` stands for the names of plugins, which no help lists.
-    has_names = any(typing.get_origin(kind) is Literal for kind in several)
-    return tuple(kind for kind in several if not (has_names and kind is str))
+    kinds = typing.get_args(hint) if is_union else (hint,)
+    # In `Literal[...] | str`, `str` allows the names of plugins, which the help does not list.
+    has_names = any(typing.get_origin(kind) is Literal for kind in kinds)
+    return tuple(kind for kind in kinds if not (has_names and kind is str))
 
 
 def values_of(hint: object) -> str:
-    """Return how a reader writes values of a type."""
-    several = _alternatives(hint)
-    if several != (hint,):
-        return "|".join(map(values_of, several))
+    """Describe the values of a type for the help, such as `INT|None`."""
+    alternatives = _alternatives(hint)
+    if alternatives != (hint,):
+        return "|".join(map(values_of, alternatives))
     if typing.get_origin(hint) is Literal:
         return "|".join(map(str, typing.get_args(hint)))
     if typing.get_origin(hint) is tuple:
-        kinds = [values_of(one) for one in typing.get_args(hint) if one is not Ellipsis]
+        kinds = [values_of(kind) for kind in typing.get_args(hint) if kind is not Ellipsis]
         return f"{kinds[0]} ..." if Ellipsis in typing.get_args(hint) else " ".join(kinds)
     return _TYPES.get(hint, "TEXT") if isinstance(hint, type) else "TEXT"
 
 
 def flags_of(kind: type, values: object = None, section: str = "", prefix: str = "") -> list[Flag]:
-    """Return the flags of a dataclass, each field of which is one.
+    """List the flags of a dataclass: one per field.
 
-    A field that is a dataclass has flags with its name as their prefix unless its
-    annotation sets an empty name.
+    For a field that holds a dataclass, list the flags of that dataclass. Their prefix is the name
+    of the field, unless its annotation is `BARE`.
 
     Args:
-      values: an object of the dataclass that has the defaults, or None for those of the class. Then
-        the fields of a config are those of all families of networks.
+      kind: the dataclass.
+      values: an object of the dataclass with the defaults. None uses the defaults of the class, and
+        lists the config fields of every network architecture.
     """
-    found: list[Flag] = []
+    flags: list[Flag] = []
     hints = typing.get_type_hints(kind, include_extras=True)
     for field in dataclasses.fields(kind):
         hint = hints[field.name]
@@ -204,23 +206,23 @@ def flags_of(kind: type, values: object = None, section: str = "", prefix: str =
         else:
             value = tyro.MISSING if field.default is missing else field.default
         if isinstance(value, Config):
-            found += _fields_of(value, every_family=values is None)
+            flags += _config_flags(value, all_families=values is None)
         elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-            is_bare = any(getattr(one, "name", None) == "" for one in settings)
-            below = prefix if is_bare else f"{prefix}{field.name}."
-            its_section = section if isinstance(value, TrainingFlags) else field.name
-            found += flags_of(type(value), value, its_section, below)
+            is_bare = any(getattr(setting, "name", None) == "" for setting in settings)
+            new_prefix = prefix if is_bare else f"{prefix}{field.name}."
+            new_section = section if isinstance(value, TrainingFlags) else field.name
+            flags += flags_of(type(value), value, new_section, new_prefix)
         else:
             name = prefix + field.name
-            found.append(Flag(name, section, kind, field, value, hint, tuple(settings)))
-    return found
+            flags.append(Flag(name, section, kind, field, value, hint, tuple(settings)))
+    return flags
 
 
 @cache
 def with_plugins(command: type[_T], name: str) -> type[_T]:
-    """Return the dataclass of a command with the flags that plugins add to it.
+    """Return a subclass of a command's dataclass with the flags of plugins.
 
-    It has a field for the flags of each plugin, an object of `TrainingFlags`.
+    The subclass has one field per plugin, whose value is an object of `TrainingFlags`.
     """
     kinds = added_flags(name, tuple(flag.name for flag in flags_of(command)))
     if not kinds:
@@ -229,28 +231,27 @@ def with_plugins(command: type[_T], name: str) -> type[_T]:
         (f"plugin_{index}", Annotated[kind, BARE], dataclasses.field(default_factory=kind))
         for index, kind in enumerate(kinds)
     ]
-    shown = {
-        shows: tuple(one for each in (command, *kinds) for one in getattr(each, shows, ()))
-        for shows in ("common", "examples")
-    }
-    own = {"__doc__": command.__doc__, **shown}
-    made = dataclasses.make_dataclass(
-        command.__name__, parts, bases=(command,), namespace=own, frozen=True
+    namespace: dict[str, Any] = {"__doc__": command.__doc__}
+    for attribute in ("common", "examples"):  # for the help
+        lists = (getattr(kind, attribute, ()) for kind in (command, *kinds))
+        namespace[attribute] = tuple(chain(*lists))
+    subclass = dataclasses.make_dataclass(
+        command.__name__, parts, bases=(command,), namespace=namespace, frozen=True
     )
-    made.__module__ = command.__module__  # Python from 3.12 on would name this one
-    return made
+    subclass.__module__ = command.__module__  # Python 3.12 sets it to this module
+    return subclass
 
 
 def flags_of_plugins(command: object) -> list[TrainingFlags]:
-    """Return the flags that plugins added to a command, with their values."""
+    """Return the flag objects of plugins in a parsed command."""
     return [value for value in vars(command).values() if isinstance(value, TrainingFlags)]
 
 
-def _fields_of(config: Config, every_family: bool) -> Iterator[Flag]:
+def _config_flags(config: Config, all_families: bool) -> Iterator[Flag]:
     for path, field in known_fields().items():
         section, _, name = path.partition(".")
         owner = getattr(config, section)
-        if every_family or hasattr(owner, name):
+        if all_families or hasattr(owner, name):
             value = getattr(owner, name, field.default)
             settings = (tyro.conf.FlagConversionOff,)
             yield Flag(path, section, type(owner), field, value, field.type, settings)

@@ -1,7 +1,7 @@
-"""The parser of flags for every command, in which each field of a dataclass is a flag.
+"""Parse the flags of every command: each field of the command's dataclass is a flag.
 
-Neither this module nor the top of a command's module imports JAX: a command imports it once its
-flags are checked, so that `--help` and a misspelt flag answer at once.
+This module and the top level of command modules do not import JAX. A command imports JAX after its
+flags are checked, so `--help` and errors in flags are fast.
 """
 
 import contextlib
@@ -29,90 +29,89 @@ from t2t_jax.version import REMOVED, removed_feature
 
 _T = TypeVar("_T")
 RUN = "--workdir"
-"""The flag that may stand before the directory of a run, in every command that takes one."""
+"""Optional flag before the run directory, in every command that takes a run."""
 _HELP = ("--help", "--help-all")
 _parsing = threading.Lock()
 _MAY_BE_EMPTY = ("--data.cache-dir", "--cache-dir", "--prompt")
 _MISSPELT = 0.85
-"""The similarity (`difflib`) of two flags above which one may be a misspelling of the other."""
+"""Minimum similarity (`difflib`) to suggest another flag."""
 
 
 _REGISTRY = ConstructorRegistry()
-"""The rules by which tyro parses values."""
+"""Rules for tyro to parse values."""
 
 
 @_REGISTRY.primitive_rule
 def _path_rule(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Path] | None:
-    """Return the rule for a path, which may be any that `local_path` takes."""
+    """Parse a path with `local_path`."""
     return path_by(local_path) if info.type is Path else None
 
 
 class CommandLine(NamedTuple):
-    """A command line without the name of the command."""
+    """The arguments of a command, divided into positional arguments and flags."""
 
     words: list[str]
-    """The arguments without a flag, the run among them, whether or not `--workdir` precedes it."""
+    """Positional arguments. A run is one of them, also if it follows `--workdir`."""
     flags: dict[str, list[str]]
-    """The values of each flag. The keys are flags, not their aliases."""
+    """Values of each flag. The keys are flags, not aliases."""
 
     def value_of(self, flag: str) -> str | None:
-        """Return the first value of a flag; None without any."""
+        """Return the first value of a flag, or None."""
         return next(iter(self.flags.get(flag, ())), None)
 
     @property
     def run(self) -> str | None:
-        """Return the first argument without a flag; None without any."""
+        """Return the first positional argument, or None."""
         return next(iter(self.words), None)
 
 
-def _divided(command: type, arguments: Sequence[str]) -> CommandLine:
-    """Divide a command line into arguments and flags."""
+def _split(command: type, arguments: Sequence[str]) -> CommandLine:
     table = flags_of(command)
     positionals = [flag for flag in table if flag.is_positional]
-    known = {RUN if flag.is_run else flag.flag: flag for flag in table}
+    flags = {RUN if flag.is_run else flag.flag: flag for flag in table}
     words: list[str] = []
-    given: dict[str, list[tuple[str, list[str]]]] = {}
-    values, room = words, None
+    uses: dict[str, list[tuple[str, list[str]]]] = {}
+    values, capacity = words, None
     for argument in arguments:
         if argument.startswith("--") or argument == "-h":
             name, equals, value = argument.partition("=")
-            flag = _name_of(name, known)
+            flag = _resolve_alias(name, flags)
             values = [value] if equals else []
-            given.setdefault(flag, []).append((name, values))
-            room = known[flag].takes if flag in known else None
+            uses.setdefault(flag, []).append((name, values))
+            capacity = flags[flag].num_words if flag in flags else None
             continue
-        if room is not None and len(values) >= room:
-            values, room = words, None
+        if capacity is not None and len(values) >= capacity:
+            values, capacity = words, None
         values.append(argument)
-    line = CommandLine(words, {flag: _values(flag, known, given[flag]) for flag in given})
+    line = CommandLine(words, {flag: _values(flag, flags, uses[flag]) for flag in uses})
     if RUN in line.flags:
-        _place_run(positionals, line)
+        _move_run(positionals, line)
     if "" in words:
         raise UserError("an argument is empty; is a variable of the shell unset?")
     return line
 
 
-def _values(flag: str, known: Mapping[str, Flag], given: list[tuple[str, list[str]]]) -> list[str]:
-    """Return the values of a flag; `given` has a pair for each time: its name, and the values."""
-    settings = known[flag].settings if flag in known else ()
-    names, values = zip(*given, strict=True)
-    if len(given) > 1 and REPEATED not in settings:
+def _values(flag: str, flags: Mapping[str, Flag], uses: list[tuple[str, list[str]]]) -> list[str]:
+    """Return the values of a flag from its uses: pairs of the alias and the values."""
+    settings = flags[flag].settings if flag in flags else ()
+    names, values = zip(*uses, strict=True)
+    if len(uses) > 1 and REPEATED not in settings:
         first = "" if names[0] == names[1] else f", first as {names[0]}"
         raise UserError(f"{names[1]} is given twice{first}; give it once, with all of its values")
-    if any("" in several for several in values) and flag not in _MAY_BE_EMPTY:
+    if any("" in words for words in values) and flag not in _MAY_BE_EMPTY:
         raise UserError(f"{flag} is given an empty value; is a variable of the shell unset?")
     if REPEATED in settings:
         return [*map(" ".join, values)]
     return values[0] or [""] * (MAY_STAND_ALONE in settings)
 
 
-def _place_run(positionals: Sequence[Flag], line: CommandLine) -> None:
-    """Move the value of `--workdir` to the arguments without a flag, in their order."""
+def _move_run(positionals: Sequence[Flag], line: CommandLine) -> None:
+    """Move the value of `--workdir` to its index in the positional arguments."""
     index = [positional.is_run for positional in positionals].index(True)
-    others = [positional for positional in positionals if not positional.is_run]
+    non_runs = [positional for positional in positionals if not positional.is_run]
     if len(line.words) < index:
-        raise UserError(f"{others[len(line.words)].flag} is missing; see --help")
-    if len(line.words) > len(others) and all(positional.takes for positional in others):
+        raise UserError(f"{non_runs[len(line.words)].flag} is missing; see --help")
+    if len(line.words) > len(non_runs) and all(argument.num_words for argument in non_runs):
         raise UserError(f"{line.words[index]!r} and {RUN} both name the run; give one of them")
     runs = line.flags.pop(RUN)
     if not runs:
@@ -120,39 +119,39 @@ def _place_run(positionals: Sequence[Flag], line: CommandLine) -> None:
     line.words[index:index] = runs
 
 
-def _name_of(given: str, known: Collection[str]) -> str:
-    """Return the name of a given flag, which may be an alias; refuse an unknown one."""
-    flag = "--help" if given == "-h" else given.replace("_", "-")
-    if flag in (*known, *_HELP):
+def _resolve_alias(alias: str, flags: Collection[str]) -> str:
+    """Return the flag for an alias or a flag; refuse an unknown one."""
+    flag = "--help" if alias == "-h" else alias.replace("_", "-")
+    if flag in (*flags, *_HELP):
         return flag
     path = flag.removeprefix("--").replace("-", "_")
     if path in REMOVED:
-        raise removed_feature(given, REMOVED[path].feature)
-    for name in known:
+        raise removed_feature(alias, REMOVED[path].feature)
+    for name in flags:
         if flag in ALIASES.get(name, ()):
             return name
-    raise UserError(f"unknown flag {given}; {_hint(flag, known)}")
+    raise UserError(f"unknown flag {alias}; {_hint(flag, flags)}")
 
 
-def _hint(flag: str, known: Collection[str]) -> str:
-    """Return what to give instead of an unknown flag.
+def _hint(flag: str, flags: Collection[str]) -> str:
+    """Suggest a replacement for an unknown flag.
 
-    Only a likely misspelling is corrected: a similar flag may mean another thing.
+    Only suggest very similar flags, because a less similar flag may have another meaning.
     """
     otherwise = "see --help-all for all flags"
-    if (hint := foreign_hint(flag, known)) is not None:
+    if (hint := foreign_hint(flag, flags)) is not None:
         return hint or otherwise
-    fields = {name: name.removeprefix("--").rpartition(".")[2] for name in known}
-    matches = get_close_matches(flag, known, 1, _MISSPELT)
+    fields = {name: name.removeprefix("--").rpartition(".")[2] for name in flags}
+    matches = get_close_matches(flag, flags, 1, _MISSPELT)
     field = get_close_matches(flag.removeprefix("--"), fields.values(), 1, _MISSPELT)
-    matches = matches or [name for name in known if [fields[name]] == field]
+    matches = matches or [name for name in flags if [fields[name]] == field]
     return f"did you mean {' or '.join(matches)}?" if matches else otherwise
 
 
 def with_family(config: Config, line: CommandLine) -> Config:
-    """Return the config with the family of networks that `--model.architecture` names, if given.
+    """Return the config with the network architecture of `--model.architecture`.
 
-    Whether the family fits the other sections shows only once all flags have changed them.
+    The result is not validated, because the caller has yet to apply the other flags.
     """
     family = line.value_of("--model.architecture") or config.model.architecture
     for flag in line.flags:
@@ -161,15 +160,15 @@ def with_family(config: Config, line: CommandLine) -> Config:
             raise foreign_field(name, family)
     if family == config.model.architecture:
         return config
-    # A copy is not checked: other flags, such as that of the task, may belong to the family.
-    changed = copy.copy(config)
+    # Copy without validation: flags of other sections, such as data.task, may have to change too.
+    new_config = copy.copy(config)
     model = network_config(**values_in_family(vars(config.model), family))
-    object.__setattr__(changed, "model", model)
-    return changed
+    object.__setattr__(new_config, "model", model)
+    return new_config
 
 
 def stored_config(workdir: Path | None) -> Config | None:
-    """Return the config of the run in a directory; None if there is no run."""
+    """Read the config of the run in a directory; None if there is no run."""
     if workdir is None or not workdir.is_dir():
         return None
     from t2t_jax.workdir import is_run, read_config
@@ -183,47 +182,47 @@ def parse_flags(
     program: str,
     defaults: Callable[[CommandLine], _T] | None = None,
 ) -> _T:
-    """Return an object of a dataclass with the values that a command line gives its fields.
+    """Parse command-line arguments into an object of a command's dataclass.
 
     Args:
-      defaults: a function that makes an object of the dataclass with the defaults, out of the
-        command line; None leaves them to the dataclass.
+      defaults: a function from the command line to an object with the defaults; None uses the
+        defaults of the dataclass.
 
     Raises:
-      UserError: the command line is refused.
-      SystemExit: the command line asked for help, which has been printed.
+      UserError: the command line is invalid.
+      SystemExit: the command line asked for help, which is now printed.
     """
-    line = _divided(command, arguments)
-    default = defaults(line) if defaults else None
-    flags = flags_of(command, default)
+    line = _split(command, arguments)
+    default_command = defaults(line) if defaults else None
+    flags = flags_of(command, default_command)
     if {*_HELP} & {*line.flags}:
         from t2t_jax.commands.help import print_help
 
         print_help(command, flags, program, line.flags)
         raise SystemExit(0)
-    _check_places(flags, line.words, program)
+    _check_positionals(flags, line.words, program)
     words = line.words.copy()
     for flag, values in line.flags.items():
         words += [f"{flag}={values[0]}"] if len(values) == 1 else [flag, *values]
-    _ = TASKS.all_names  # as a warning about a plugin would be lost below
-    printed = io.StringIO()
+    _ = TASKS.all_names  # load plugins now: their warnings would be lost below
+    stderr = io.StringIO()
     try:
-        # tyro's registry and the standard error belong to the whole process: one thread at a time.
-        with _parsing, contextlib.redirect_stderr(printed):
+        # Threads share tyro's registry and the standard error.
+        with _parsing, contextlib.redirect_stderr(stderr):
             return tyro.cli(
                 command,
                 args=words,
                 prog=program,
                 config=(tyro.conf.FlagCreatePairsOff,),
                 registry=_REGISTRY,
-                default=tyro.MISSING_NONPROP if default is None else default,
+                default=tyro.MISSING_NONPROP if default_command is None else default_command,
             )
     except SystemExit as end:
-        raise _refusal(end, printed.getvalue()) from end
+        raise _parse_error(end, stderr.getvalue()) from end
 
 
-def _check_places(flags: Sequence[Flag], words: Sequence[str], program: str) -> None:
-    """Refuse a command line that lacks an argument, or a run that no checkpoint can be in."""
+def _check_positionals(flags: Sequence[Flag], words: Sequence[str], program: str) -> None:
+    """Refuse a missing positional argument, and a run directory whose name is not UTF-8."""
     positionals = [flag for flag in flags if flag.is_positional]
     required = [positional for positional in positionals if positional.is_required]
     for missing in required[len(words) :]:
@@ -231,8 +230,8 @@ def _check_places(flags: Sequence[Flag], words: Sequence[str], program: str) -> 
         if missing.is_run and missing is required[0]:
             problem = f"takes a {missing.flag.lower()}, as in {program} runs/base"
         raise UserError(f"{program} {problem}; see --help")
-    before = [*takewhile(lambda positional: not positional.is_run, positionals)]
-    for word in words[len(before) :]:
+    first_run = len([*takewhile(lambda positional: not positional.is_run, positionals)])
+    for word in words[first_run:]:
         try:
             word.encode()
         except UnicodeEncodeError as error:
@@ -242,8 +241,8 @@ def _check_places(flags: Sequence[Flag], words: Sequence[str], program: str) -> 
             ) from error
 
 
-def _refusal(end: BaseException, printed: str) -> UserError:
-    """Return the error of a refused command line: the config's own, or else tyro's in one line."""
+def _parse_error(end: BaseException, stderr: str) -> UserError:
+    """Return the `UserError` behind tyro's exit, or else tyro's message in one line."""
     from rich.text import Text
 
     cause = end.__context__
@@ -251,9 +250,9 @@ def _refusal(end: BaseException, printed: str) -> UserError:
         if isinstance(cause, UserError):
             return cause
         cause = cause.__context__
-    rows = [row.strip("│ ") for row in Text.from_ansi(printed).plain.splitlines()[1:]]
+    rows = [row.strip("│ ") for row in Text.from_ansi(stderr).plain.splitlines()[1:]]
     message = takewhile(lambda row: row and not row.startswith("─"), rows)
     text = " ".join(message).rstrip(".")
     if text.startswith("Unrecognized options: -"):
-        text = text.partition(",")[0]  # what follows are its values
+        text = text.partition(",")[0]  # without the values of the flag
     return UserError(f"{text}; see --help")

@@ -1,4 +1,4 @@
-"""The flags of fairseq, JoeyNMT, OpenNMT-py, transformers and T5X, for those who know them."""
+"""Accept or explain flags of fairseq, JoeyNMT, OpenNMT-py, transformers and T5X."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -33,9 +33,9 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "--beam-size": ("--beam", "--num-beams"),
     "--num-best": ("--nbest", "--n-best"),
 }
-"""Names in other programs of flags with the same effect and unit."""
+"""Flags of other programs with the same effect and unit, by our flag."""
 
-# Flags of other programs without an alias, and what to give instead. Indented lines continue a row.
+# Flags of other programs that need a hint instead of an alias. An indented line continues a row.
 _HINTS = """\
 --save-interval: give a number of steps, not of epochs: --checkpoint.every-steps
 --validate-interval: give a number of steps, not of epochs: --evaluation.every-steps
@@ -52,7 +52,7 @@ _HINTS = """\
 --update-freq --gradient-accumulation-steps --accum-count: --data.target-tokens-per-step is the
   whole batch of a step, which --parallel.tokens-per-device splits into passes
 --gpus --gpu --num-gpus --ngpu --gpu-ranks --devices --num-devices --world-size
-  --distributed-world-size: a training uses all visible devices: choose GPUs by
+  --distributed-world-size: a training run uses all visible devices: choose GPUs by
   CUDA_VISIBLE_DEVICES, and several hosts by t2t-jax launch
 --cpu --use-cpu --no-cuda --use-cuda: JAX_PLATFORMS=cpu in the environment chooses the CPU
 --local-rank --node-rank --distributed-rank --distributed-init-method --master-ip --master-addr
@@ -127,10 +127,10 @@ _BY_FLAG = {
 _FLAGS_IN_HINT = re.compile(r"(?<!t2t-jax )--[a-z][\w.-]*\w")
 
 
-def foreign_hint(flag: str, known: Collection[str]) -> str | None:
-    """Return what to give instead of a flag of another program; None for any other flag.
+def foreign_hint(flag: str, flags: Collection[str]) -> str | None:
+    """Return a hint for a flag of another program; None if the flag is of no such program.
 
-    The hint is "" if it would name a flag that is not in `known`, the flags of the command.
+    The hint is "" if it would name a flag that is not in `flags`, the flags of the command.
     """
     hint = _BY_FLAG.get(flag)
-    return hint if hint is None or {*_FLAGS_IN_HINT.findall(hint)} <= {*known} else ""
+    return hint if hint is None or {*_FLAGS_IN_HINT.findall(hint)} <= {*flags} else ""

@@ -1,4 +1,4 @@
-"""The tables, lines and bars that commands print, and the pictures that they draw."""
+"""Print tables, lines and progress bars of commands, and write their plots."""
 
 from collections.abc import Iterable, Iterator
 from importlib import import_module
@@ -20,24 +20,24 @@ _T = TypeVar("_T")
 
 
 def result_console(*, markup: bool = True, highlight: bool = True) -> "ResultConsole":
-    """Return a console for results with settings of rich, which is imported for results alone."""
+    """Create a rich console for results on the standard output."""
     from t2t_jax.system.console import ResultConsole
 
     return ResultConsole(markup=markup, highlight=highlight)
 
 
 def print_result(result: object) -> None:
-    """Print a table or a line, which a terminal wraps and a file gets whole."""
+    """Print a table or a line, wrapped only on a terminal."""
     result_console(markup=False, highlight=False).print(result)
 
 
 def print_line(line: str) -> None:
-    """Print a line in one piece, however wide the terminal is."""
+    """Print a line without wrapping."""
     result_console(markup=False, highlight=False).print(line, soft_wrap=True)
 
 
 def progress(*columns: "str | ProgressColumn") -> "Progress":
-    """Return bars with columns of rich, on the standard error; on a terminal they move."""
+    """Create progress bars with columns of rich, on the standard error."""
     from rich.progress import Progress
 
     from t2t_jax.system.console import ProgressConsole
@@ -46,10 +46,10 @@ def progress(*columns: "str | ProgressColumn") -> "Progress":
 
 
 def counted(items: Iterable[_T], unit: str, total: int) -> Iterator[_T]:
-    """Yield items, while a bar shows how many of them were taken.
+    """Yield items and show a progress bar.
 
     Args:
-      unit: the name of the items in the plural, which stands ahead of the bar.
+      unit: the plural noun for the items, which labels the bar.
     """
     from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
 
@@ -57,29 +57,33 @@ def counted(items: Iterable[_T], unit: str, total: int) -> Iterator[_T]:
         yield from bar.track(items, total, description="")
 
 
-def grid(first: str, *others: str) -> "Table":
-    """Return a table without rows, with a first column of text and further columns of figures."""
+def grid(text_column: str, *figure_columns: str) -> "Table":
+    """Create an empty table with a text column and right-aligned columns of figures."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
-    table.add_column(first, overflow="fold")
-    for other in others:
-        table.add_column(other, justify="right")
+    table.add_column(text_column, overflow="fold")
+    for column in figure_columns:
+        table.add_column(column, justify="right")
     return table
 
 
 def check_picture(flag: str, file: Path | None) -> None:
-    """Refuse a file for a picture that cannot be drawn or written, before anything is computed."""
+    """Check early that a plot can be drawn and written to a file.
+
+    Raises:
+      UserError: the suffix is not .svg or .png, matplotlib is missing, or the file is not writable.
+    """
     if file is None:
         return
     if file.suffix not in (".svg", ".png"):
         raise UserError(f"--{flag} {file} has to end in .svg or .png")
-    import_module("t2t_jax.system.drawing")  # which needs the library
+    import_module("t2t_jax.system.drawing")  # raises a UserError without matplotlib
     check_file_writable(file)
 
 
 def write_picture(file: Path, figure: "Figure") -> None:
-    """Write a picture in the format that the suffix of its file names."""
+    """Write a plot to a file, in the format of the file name suffix."""
     from t2t_jax.system.drawing import encoded
 
     write_whole(file, encoded(figure, file.suffix[1:]))

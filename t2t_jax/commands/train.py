@@ -13,9 +13,9 @@ from t2t_jax.commands.config import config_named
 from t2t_jax.commands.flag_table import (
     ConfigFields,
     NewRun,
+    changed_flags,
+    flag_name,
     flags_of_plugins,
-    given_flags,
-    spelled,
     with_plugins,
 )
 from t2t_jax.commands.flags import CommandLine, parse_flags, stored_config, with_family
@@ -109,10 +109,10 @@ class TrainCommand:
         """Return the plugin flags that replace training by other work, such as --compile-only."""
         parts = flags_of_plugins(self)
         for part in parts:
-            if replacing := given_flags(part, part.instead):
-                conflicting = given_flags(self, _OF_TRAINING)
+            if replacing := changed_flags(part, part.instead):
+                conflicting = changed_flags(self, _OF_TRAINING)
                 for plugin in parts:
-                    conflicting += [] if plugin is part else given_flags(plugin)
+                    conflicting += [] if plugin is part else changed_flags(plugin)
                 if conflicting:
                     raise UserError(
                         f"{' and '.join(conflicting)} cannot be combined with {replacing[0]}, "
@@ -141,7 +141,7 @@ def train_command(arguments: Sequence[str], program: str = "t2t-jax train") -> T
         file, workdir = line.value_of("--config"), as_path(line.run) if line.run else None
         base = config_named(file) if file else stored_config(workdir)
         command = kind(fields=with_family(base or Config(), line))
-        instead = {spelled(name) for part in flags_of_plugins(command) for name in part.instead}
+        instead = {flag_name(name) for part in flags_of_plugins(command) for name in part.instead}
         needs_run = instead.isdisjoint(line.flags)
         return command if needs_run else dataclasses.replace(command, workdir=Path())
 

@@ -1,4 +1,4 @@
-"""The grammar of --vary and --tune, which give fields their values, as lists and as ranges."""
+"""Parse --vary and --tune: values of config fields, as lists and ranges."""
 
 import io
 import re
@@ -19,38 +19,38 @@ if TYPE_CHECKING:
 
 _RANGE = re.compile(r"([^:]+):([^:]+):(log|lin)([0-9]{0,4})")
 _DIGITS = 4
-"""The significant digits of the numbers within a range, which are part of the names of rows."""
+"""Significant digits of the numbers inside a range, which are part of variant names."""
 
 
 def choices_of(factors: Sequence[str], base: Config) -> Choices:
-    """Return the fields that --vary names and their values, as `config.file.product` takes them.
+    """Parse the values of all --vary flags into choices for `config.file.product`.
 
-    A value that the base config has comes first, so that the row that others are compared with is
-    the base itself, or as near to it as a row comes.
+    The value of the base config comes first, so the first variant, to which the table compares all
+    others, is as similar to the base as possible.
 
     Args:
-      factors: for each --vary the fields that change together, such as "model.d_ff=1024,2048" or
-        "model.d_model=128,256 model.num_heads=4,8".
+      factors: the value of each --vary: the fields that change together, such as
+        "model.d_ff=1024,2048" or "model.d_model=128,256 model.num_heads=4,8".
     """
     choices: dict[str | tuple[str, ...], Sequence[object]] = {}
-    seen: set[str] = set()
+    varied_paths: set[str] = set()
     for factor in factors:
         columns: dict[str, list[object]] = {}
         for word in factor.split() or [factor]:
-            path, text = field_and_values("--vary", word, seen)
-            seen.add(path)
+            path, text = field_and_values("--vary", word, varied_paths)
+            varied_paths.add(path)
             columns[path] = values_in("--vary", path, text)
         counts = [len(values) for values in columns.values()]
         if len({*counts}) > 1:
             numbers = " and ".join(map(str, counts))
             raise UserError(
                 f"--vary {quote(factor)} changes fields together that have {numbers} values; give "
-                "each as many, or each a --vary of its own for all combinations"
+                "each as many values, or use a --vary for each to train all combinations"
             )
         rows = [*zip(*columns.values(), strict=True)]
         _check_differs(columns, rows, factor)
-        own = tuple(base.value(path) for path in columns)
-        rows.sort(key=lambda row: row != own)
+        base_row = tuple(base.value(path) for path in columns)
+        rows.sort(key=lambda row: row != base_row)
         if len(columns) > 1:
             choices[tuple(columns)] = rows
         else:
@@ -58,38 +58,36 @@ def choices_of(factors: Sequence[str], base: Config) -> Choices:
     return choices
 
 
-def field_and_values(flag: str, word: str, seen: Collection[str]) -> tuple[str, str]:
-    """Return the path of a field and the text of its values, of FIELD=VALUES.
+def field_and_values(flag: str, word: str, used_paths: Collection[str]) -> tuple[str, str]:
+    """Split FIELD=VALUES into the path of the field and the text of the values.
 
     Args:
-      seen: the paths of the fields that the flag has named before.
+      used_paths: the paths of fields that previous values of the flag name.
     """
-    given, equals, values = word.partition("=")
-    if not (given and equals and values):
+    name, equals, values = word.partition("=")
+    if not (name and equals and values):
         raise UserError(
             f"{flag} {quote(word)} is not FIELD=VALUES, as in {flag} model.d_ff=1024,2048 or "
-            f"{flag} training.learning_rate_factor=0.5:2:log5; a directory stands ahead of flags"
+            f"{flag} training.learning_rate_factor=0.5:2:log5; put the directory before flags"
         )
-    path = known_path(given.removeprefix("--").replace("-", "_"))
-    if path in seen:
+    path = known_path(name.removeprefix("--").replace("-", "_"))
+    if path in used_paths:
         raise UserError(f"{flag} names {path} twice; name it once, with all of its values")
     return path, values
 
 
 def values_in(flag: str, path: str, text: str) -> list[object]:
-    """Return the values of a list such as `1024,2048`, in which a range such as `0.5:2:log5` stands
-    for several.
-    """
-    return [one for part in text.split(",") for one in _values(f"{flag} {path}", path, part)]
+    """Parse a list of values such as `1024,2048`, which may contain ranges such as `0.5:2:log5`."""
+    return [value for part in text.split(",") for value in _values(f"{flag} {path}", path, part)]
 
 
 def tuned_fields(texts: Sequence[str], *, for_sampler: bool) -> "dict[str, list[object] | Range]":
-    """Return the values of each tuned field by its path, or its range for a sampler."""
-    found: dict[str, list[object] | Range] = {}
+    """Parse the values of --tune: for each field, a list of values, or a range for a sampler."""
+    fields: dict[str, list[object] | Range] = {}
     for text in texts:
-        path, values = field_and_values("--tune", text, found)
-        found[path] = _range_of(path, values) if for_sampler else values_in("--tune", path, values)
-    return found
+        path, values = field_and_values("--tune", text, fields)
+        fields[path] = _range_of(path, values) if for_sampler else values_in("--tune", path, values)
+    return fields
 
 
 def _range_of(field: str, text: str) -> "Range":
@@ -100,43 +98,43 @@ def _range_of(field: str, text: str) -> "Range":
     kind = int if hint is int or int in get_args(hint) else float
     try:
         low, high, scale = text.split(":")
-        found = Range(kind(low), kind(high), scale)
-        found.check()
+        interval = Range(kind(low), kind(high), scale)
+        interval.check()
     except ValueError:
         raise UserError(
             f"--tune {field}={text} is no range for a sampler; write it as 0.5:2:log or 0:0.3:lin"
         ) from None
-    return found
+    return interval
 
 
 def _values(flag: str, path: str, part: str) -> list[object]:
-    """Return the values that a part of a list stands for: a range has several."""
-    found = _RANGE.fullmatch(part)
-    if not found:
+    """Parse one value, or the values of a range."""
+    match = _RANGE.fullmatch(part)
+    if not match:
         return [_value(flag, path, part)]
-    low, high = (_value(flag, path, end) for end in found.groups()[:2])
-    kind, count = found[3], int(found[4] or 0)
-    shown = f"{flag}={part}"
+    low, high = (_value(flag, path, end) for end in match.groups()[:2])
+    scale, count = match[3], int(match[4] or 0)
+    setting = f"{flag}={part}"
     if not all(isinstance(end, int | float) and not isinstance(end, bool) for end in (low, high)):
-        raise UserError(f"{shown} is a range, but {path} takes no numbers; list its values")
+        raise UserError(f"{setting} is a range, but {path} takes no numbers; list its values")
     if low >= high or count < 2:
         raise UserError(
-            f"{shown} is an empty range; write LOW:HIGH:{kind}N, for N >= 2 values from LOW to HIGH"
+            f"{setting} is an empty range; write LOW:HIGH:{scale}N, with N >= 2 and LOW < HIGH"
         )
-    if kind == "log" and low <= 0:
-        raise UserError(f"{shown} has no geometric steps from {low}; begin above 0, or use lin")
-    # Not by NumPy, whose last digits differ: values name the rows of grids that exist.
-    shares = (number / (count - 1) for number in range(1, count - 1))
+    if scale == "log" and low <= 0:
+        raise UserError(f"{setting} has no geometric steps from {low}; begin above 0, or use lin")
+    # NumPy would change the last digits, and so the variant names of existing grids.
+    fractions = (index / (count - 1) for index in range(1, count - 1))
     between = [
-        low * (high / low) ** share if kind == "log" else low + (high - low) * share
-        for share in shares
+        low * (high / low) ** fraction if scale == "log" else low + (high - low) * fraction
+        for fraction in fractions
     ]
-    whole = isinstance(low, int)
-    values = [low, *(round(x) if whole else float(f"{x:.{_DIGITS}g}") for x in between), high]
+    is_int = isinstance(low, int)
+    values = [low, *(round(x) if is_int else float(f"{x:.{_DIGITS}g}") for x in between), high]
     if len({*values}) < count:
-        numbers = "whole numbers" if whole else f"numbers of {_DIGITS} digits"
+        numbers = "whole numbers" if is_int else f"numbers of {_DIGITS} digits"
         raise UserError(
-            f"{shown} has only {len({*values})} different {numbers}; ask for fewer, or list them"
+            f"{setting} has only {len({*values})} different {numbers}; ask for fewer, or list them"
         )
     return values
 
@@ -150,13 +148,13 @@ def _value(flag: str, path: str, word: str) -> Any:
         raise UserError(f"{flag}={word}: {quote(word)} is not {values_of(hint)}") from end
     if not can_name_directory(f"={value}"):
         raise UserError(
-            f"{flag}={word} gives a row a name that no directory can have; write VARIANTS in a file"
+            f"{flag}={word} gives a variant a name that no directory can have; use a VARIANTS file"
         )
     return value
 
 
 def _check_differs(columns: Mapping[str, list[object]], rows: list[tuple], factor: str) -> None:
-    """Refuse a field with one value in all rows, and duplicate rows."""
+    """Refuse a field with the same value in all rows, and duplicate rows."""
     for path, values in columns.items():
         if len({*values}) == 1:
             flag = f"--{path.replace('_', '-')} {values[0]}"
@@ -165,6 +163,6 @@ def _check_differs(columns: Mapping[str, list[object]], rows: list[tuple], facto
                 f"several values, or set it for all rows by {flag}"
             )
     if len({*rows}) < len(rows):
-        twice = next(row for row in rows if rows.count(row) > 1)
-        shown = " ".join(f"{path}={one}" for path, one in zip(columns, twice, strict=True))
-        raise UserError(f"--vary {quote(factor)} has {shown} twice; list every value once")
+        duplicate = next(row for row in rows if rows.count(row) > 1)
+        text = " ".join(f"{path}={value}" for path, value in zip(columns, duplicate, strict=True))
+        raise UserError(f"--vary {quote(factor)} has {text} twice; list every value once")

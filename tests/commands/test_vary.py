@@ -97,7 +97,7 @@ def test_the_file_that_a_grid_amounts_to_gives_the_same_grid(tmp_path):
         ([f"{D_FF}=64,128,64"], "has model.d_ff=64 twice; list every value once"),
         ([f"{D_FF}=64,128 {FACTOR}=1,2,3"], "have 2 and 3 values; give each as many"),
         ([f"{D_FF}=64,128", f"{D_FF}=1,2"], "names model.d_ff twice"),
-        (["data.corpus=text:a,text:b"], "text:a gives a row a name that no directory can have"),
+        (["data.corpus=text:a,text:b"], "text:a gives a variant a name that no directory can have"),
     ],
 )
 def test_a_vary_that_makes_no_grid_is_refused_in_one_line(factors, message):
@@ -112,7 +112,7 @@ def test_a_vary_that_makes_no_grid_is_refused_in_one_line(factors, message):
         (["--config", "base", "--vary", "model.num_heads=3,5"], "not divisible by num_heads=3"),
         (["--config", "base", "--model.d-ff", "3"], "need --vary; without it, set the fields in"),
         (["--config", "base"], "or what --vary makes of one config"),
-        (["--config", "base", "--vary", f"{D_FF}=1,2", "w"], "a directory stands ahead of flags"),
+        (["--config", "base", "--vary", f"{D_FF}=1,2", "w"], "put the directory before flags"),
         (["--config", "table3", "--vary", f"{D_FF}=1,2"], "name a variant as"),
         (["--seeds", "2"], "or the directory of a grid; see --help"),
     ],

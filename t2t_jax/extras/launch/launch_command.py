@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from t2t_jax.commands.flag_table import flags_of_plugins, given_flags
+from t2t_jax.commands.flag_table import changed_flags, flags_of_plugins
 from t2t_jax.commands.flags import parse_flags
 from t2t_jax.commands.help import wrapped
 from t2t_jax.commands.train import train_command
@@ -133,9 +133,9 @@ def _training(arguments: Sequence[str]) -> LaunchedTraining:
                 f"{quote(argument)} has several lines; a job takes arguments of one line"
             )
     train = train_command(arguments)
-    refused = given_flags(train, _PLACES)
+    refused = changed_flags(train, _PLACES)
     for part in flags_of_plugins(train):
-        refused += given_flags(part, part.instead)
+        refused += changed_flags(part, part.instead)
     if refused:
         raise UserError(
             f"{refused[0]} is not for a job, which says where its processes are and trains; leave "
