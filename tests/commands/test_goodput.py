@@ -67,11 +67,11 @@ def test_a_run_has_a_table_of_its_time_and_of_its_jobs(run, capsys, monkeypatch)
         "in all 4 h 100.0% 32.00 80.00",
         "Energy without the time between jobs: 19.60 kWh.",
         "1 2026-11-26 00:00:00 node1, 8 × NVIDIA H200 1 to 9,000 3,000 2 h not recorded: killed "
-        "or under way",
+        "or still running",
         "2 2026-11-26 02:30:00 node1, 8 × NVIDIA H200 6,001 to 12,000 0 90 min 12,000 steps are "
         "done",
-        "MFU, of the devices' published peak in bfloat16: 21.1% over the productive steps, 10.5% "
-        "over the whole time.",
+        "MFU, relative to the published bfloat16 peak of the devices: 21.1% over the productive "
+        "steps, 10.5% over the total time.",
     ):
         assert line in lines
 
@@ -81,10 +81,10 @@ def test_a_run_without_a_step_says_why_its_mfu_is_not_known(run, capsys):
     nothing = {"step": 0, "at": [], "seconds": dict.fromkeys(PHASES, 0.0)}
     (run / "jobs" / "9.json").write_text(json.dumps(_ACCOUNT | nothing))
     assert _report(run) == 0
-    assert "MFU is not known, as no step counts yet." in capsys.readouterr().out
+    assert "The MFU is unknown, because no step is complete yet." in capsys.readouterr().out
     (run / "jobs" / "9.json").write_text(json.dumps(_ACCOUNT | {"kind": "cpu", "peak": None}))
     assert _report(run) == 0
-    assert "MFU is not known, as the peak of cpu is not known." in capsys.readouterr().out
+    assert "The MFU is unknown, because the peak of cpu is unknown." in capsys.readouterr().out
 
 
 def test_figures_come_as_json_and_as_pictures(run, tmp_path, capsys):
@@ -127,7 +127,7 @@ def test_bad_flags_are_refused(run, flags, message, capsys):
 def test_what_has_no_accounts_is_refused(run, tmp_path):
     for account in (run / "jobs").iterdir():
         account.unlink()
-    with pytest.raises(UserError, match=r"run has no accounts of its time"):
+    with pytest.raises(UserError, match=r"run has no record of its time"):
         _report(run, "--json")
     with pytest.raises(UserError, match="is not a run directory"):
         _report(tmp_path)

@@ -317,7 +317,7 @@ def test_a_resumed_training_says_and_records_which_code_it_had(resumed):
         origin = (workdir / "checkpoints" / str(step) / "origin" / "metadata").read_text()
         assert json.loads(origin)["provenance"]["code"] == code
     page = build_report(workdir).markdown()
-    assert "From step 3 on, other software continued the training: training/schedule.py" in page
+    assert "From step 3 on, the run used other software: training/schedule.py" in page
     assert all(f"| {code} |" in page for code in codes)
     translator = t2t_jax.load(workdir)
     evaluation = t2t_jax.evaluate(translator, split="train", num_sentences=1, beam_size=1)

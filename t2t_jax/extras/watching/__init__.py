@@ -1,4 +1,4 @@
-"""What became of runs: their curves in the terminal, and a report beside the paper."""
+"""Plot training curves in the terminal, and compare runs with the paper in a report."""
 
 from t2t_jax.plugins import Plugin
 
@@ -10,5 +10,5 @@ PLUGIN = Plugin(
             "compare a run with the paper, and show its time and curves",
         ),
     },
-    remarks={"the paper": "t2t_jax.extras.watching.report:beside_the_paper"},
+    remarks={"the paper": "t2t_jax.extras.watching.report:paper_comparison"},
 )

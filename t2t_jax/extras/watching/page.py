@@ -1,4 +1,4 @@
-"""The page of a report: sections with tables and curves, for a terminal and as Markdown."""
+"""Lay out a report as sections with tables and curves, for a terminal or as Markdown."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,30 +13,30 @@ from t2t_jax.system.console import markdown_row
 from t2t_jax.system.records import Record
 
 Row = tuple[str, ...]
-"""The cells of a row of a table."""
+"""The cells of a table row."""
 
 DEVIATES = "≠"
-"""The mark in the first cell of a row in which the run deviates from the paper."""
+"""The mark in the first cell of a table row where the run deviates from the paper."""
 UNKNOWN = "–"
-"""The sign for a value that is not known."""
-# Bits of the Braille characters: those of the dots of a character, 4 rows of 2.
+"""The text of a cell whose value is unknown."""
+# A Braille character is _BRAILLE plus one bit for each of its dots, 4 rows of 2.
 _BRAILLE, _DOTS = 0x2800, np.array([[1, 8], [2, 16], [4, 32], [64, 128]])
 
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a report: sentences, then a table, then plots."""
+    """A section of a report: notes, then a table, then plots."""
 
     title: str
-    """The section's heading."""
+    """The heading of the section."""
     notes: list[str]
-    """Sentences ahead of the table, a paragraph each."""
+    """Paragraphs before the table."""
     header: Row = ()
-    """The headings of the table's columns."""
+    """The column headings of the table."""
     rows: list[Row] = field(default_factory=list)
-    """The rows of the table; without any, no table is shown."""
+    """The rows of the table; no rows mean no table."""
     plots: list[str] = field(default_factory=list)
-    """Curves drawn as text, each with a line above that says what it shows."""
+    """Curves drawn as text, each below a line with its title."""
 
     def markdown(self) -> str:
         """Return the section as Markdown."""
@@ -44,111 +44,111 @@ class Section:
         if self.rows:
             rule = ("---",) * len(self.header)
             blocks.append("\n".join(map(markdown_row, [self.header, rule, *self.rows])))
-        return "\n\n".join([*blocks, *(f"```text\n{plotted}\n```" for plotted in self.plots)])
+        return "\n\n".join([*blocks, *(f"```text\n{plot}\n```" for plot in self.plots)])
 
 
 @dataclass(frozen=True)
 class RunReport:
-    """One page on a run."""
+    """The report on a run."""
 
     title: str
-    """The page's heading."""
+    """The heading of the page."""
     sections: list[Section]
-    """The parts of the page, from top to bottom."""
+    """The sections from top to bottom."""
 
     def terminal(self) -> Group:
-        """Return the page for a `rich.console.Console`."""
-        parts: list[Text | Table] = [Text(self.title, style="bold")]
+        """Return the report for `rich.console.Console.print`."""
+        blocks: list[Text | Table] = [Text(self.title, style="bold")]
         for section in self.sections:
-            parts += [Text(f"\n{section.title}", style="bold"), *map(Text, section.notes)]
+            blocks += [Text(f"\n{section.title}", style="bold"), *map(Text, section.notes)]
             if section.rows:
                 table = Table(box=None, pad_edge=False, header_style="dim")
-                for head in section.header:
-                    table.add_column(head, overflow="fold")
+                for heading in section.header:
+                    table.add_column(heading, overflow="fold")
                 for row in section.rows:
                     table.add_row(*map(Text, row), style="bold" if row[0] == DEVIATES else "")
-                parts.append(table)
-            parts += [Text(plotted, no_wrap=True) for plotted in section.plots]
-        return Group(*parts)
+                blocks.append(table)
+            blocks += [Text(plot, no_wrap=True) for plot in section.plots]
+        return Group(*blocks)
 
     def markdown(self) -> str:
-        """Return the page as Markdown."""
+        """Return the report as Markdown."""
         blocks = [f"# {self.title}", *(section.markdown() for section in self.sections)]
         return "\n\n".join(blocks) + "\n"
 
 
 def deviations(rows: Sequence[Row]) -> list[str]:
-    """Return the names, each once, of the settings that rows mark as deviations."""
+    """Return the names of the settings that rows mark as deviations, without duplicates."""
     return list(dict.fromkeys(row[1] for row in rows if row[0] == DEVIATES))
 
 
-def shown(value: object) -> str:
-    """Format a value for a cell: numbers with separators, floats with at most 6 digits."""
+def format_cell(value: object) -> str:
+    """Format a cell value: integers with separators, floats with up to 6 significant digits."""
     if value is None or isinstance(value, bool):
         return {None: "none", True: "yes", False: "no"}[value]
     if isinstance(value, tuple):
-        return " ".join(map(shown, value)) or "none"
+        return " ".join(map(format_cell, value)) or "none"
     if isinstance(value, int):
         return f"{value:,}"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def all_shown(values: Mapping[str, object]) -> str:
-    """Format values by attribute of `Config`: once if all are equal, else each with its name."""
-    cells = {path.rpartition(".")[2]: shown(value) for path, value in values.items()}
+def format_cells(values: Mapping[str, object]) -> str:
+    """Format a table of config values: once if all are equal, else each after its name."""
+    cells = {path.rpartition(".")[2]: format_cell(value) for path, value in values.items()}
     if len(set(cells.values())) == 1:
         return next(iter(cells.values()))
     return " ".join(f"{name}={cell}" for name, cell in cells.items())
 
 
-def power(number: float) -> str:
-    """Format a large number with three digits, as 2.3e19."""
+def scientific(number: float) -> str:
+    """Format a large number with up to three digits, such as 2.3e19."""
     return f"{number:.3g}".replace("e+", "e")
 
 
 def curves_section(log: Sequence[Record]) -> Section:
-    """Return the section that plots loss and learning rate over the logged steps."""
+    """Plot loss and learning rate over the logged steps in a section."""
     curves = {
         "loss in training, label-smoothed, nats per target subword": ("train", "loss"),
         "loss on dev, label-smoothed, nats per target subword": ("dev", "loss"),
         "learning rate": ("train", "learning_rate"),
     }
     plots = []
-    for title, (of, name) in curves.items():
-        steps, values = series(log, of, "step", name)
+    for title, (kind, name) in curves.items():
+        steps, values = series(log, kind, "step", name)
         if len(steps) > 1:
             plots.append(f"{title}\n{plot_curves(steps, values)}")
     return Section("Curves", [] if plots else ["Nothing to plot yet."], plots=plots)
 
 
-def series(log: Sequence[Record], of: str, *names: str) -> Float[np.ndarray, "names records"]:
-    """Return figures of the records of one kind that have all of them.
+def series(log: Sequence[Record], kind: str, *names: str) -> Float[np.ndarray, "names records"]:
+    """Return the values of some fields over the log records that have all of these fields.
 
     Args:
-      of: the kind of record: train, or the split that was evaluated.
-      names: fields of the records; null counts as missing.
+      kind: the kind of records to read: train, or the split of an evaluation.
+      names: the fields. A null counts as missing.
     """
-    rows = [[record.get(name) for name in names] for record in log if record.get("of") == of]
-    known = [row for row in rows if all(isinstance(value, int | float) for value in row)]
-    # Beyond, the range of an axis has no float.
-    return np.array(known, np.float64).clip(-1e300, 1e300).reshape(-1, len(names)).T
+    rows = [[record.get(name) for name in names] for record in log if record.get("of") == kind]
+    complete = [row for row in rows if all(isinstance(value, int | float) for value in row)]
+    # The range of an axis with larger values would overflow.
+    return np.array(complete, np.float64).clip(-1e300, 1e300).reshape(-1, len(names)).T
 
 
 def plot_curves(
     x: Float[np.ndarray, " n"], y: Float[np.ndarray, " n"], width: int = 64, height: int = 6
 ) -> str:
-    """Draw a curve as lines of Braille characters, each of 2 columns and 4 rows of dots.
+    """Draw a curve with Braille characters, each of which has 2 columns and 4 rows of dots.
 
     Args:
-      width: characters across, without the labels.
-      height: lines, at least 2, without the last line, which shows the range of `x`.
+      width: characters per line, without the labels.
+      height: lines of the curve, at least 2. One more line shows the range of `x`.
     """
     low, high = float(y.min()), float(y.max())
     curve = np.interp(np.linspace(x[0], x[-1], 2 * width), x, y)
     level = np.rint((curve - low) / ((high - low) or 1) * (4 * height - 1))
-    before = np.append(level[:1], level[:-1])
+    previous = np.append(level[:1], level[:-1])  # each column connects two levels
     row = np.arange(4 * height)[::-1, None]
-    dots = (np.minimum(level, before) <= row) & (row <= np.maximum(level, before))
+    dots = (np.minimum(level, previous) <= row) & (row <= np.maximum(level, previous))
     cells = (dots.reshape(height, 4, width, 2) * _DOTS[:, None]).sum((1, 3))
     labels = [f"{high:.3g}", *[""] * (height - 2), f"{low:.3g}"]
     lines = [

@@ -1,6 +1,6 @@
-"""The report on a run, made from the files of its directory.
+"""Build the report on a run from the files of its run directory.
 
-Its settings and scores stand beside those of the paper, with every deviation marked.
+The report compares settings and scores with the paper, and marks every deviation.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from t2t_jax.config.cost import model_flops_per_step, num_parameters
 from t2t_jax.config.families import fields_of
 from t2t_jax.data.corpus_name import public_name
 from t2t_jax.extras.watching import page
-from t2t_jax.extras.watching.page import DEVIATES, UNKNOWN, Row, RunReport, Section, shown
+from t2t_jax.extras.watching.page import DEVIATES, UNKNOWN, Row, RunReport, Section, format_cell
 from t2t_jax.run.history import History
 from t2t_jax.run.job import BETWEEN, BUCKETS, Goodput, read_goodput
 from t2t_jax.run.profile import read_profiles
@@ -31,19 +31,19 @@ from t2t_jax.tasks.measures.perplexity import perplexity_text
 from t2t_jax.tasks.task import Measure, PublishedExperiment, Task
 from t2t_jax.workdir import read_config, read_log, read_scores
 
-_NOT_LOGGED = "not logged, taken as 1"
+_NOT_LOGGED = "not logged, assumed to be 1"
 _BETWEEN_JOBS = (
-    "The time between jobs is from the last record of a job to the begin of the next job that took "
-    "up the run. It includes what a kill left unrecorded: some 2 s."
+    "The time between jobs runs from the last record of a job to the start of the next job that "
+    "resumed the run. It includes up to about 2 s that a killed job did not record."
 )
 _PERPLEXITY = Measure("perplexity", "perplexity")
 
 
-def beside_the_paper(config: Config, scores: Sequence[Record]) -> list[str]:
-    """Return the paper's results for the experiment that a run repeats, and its deviations.
+def paper_comparison(config: Config, scores: Sequence[Record]) -> list[str]:
+    """Quote the results of the paper for the experiment of a run, and list the deviations.
 
     Returns:
-      Lines of text; none if no score is on a test set of the paper.
+      Lines of text, or [] if no score is on a test set of the paper.
     """
     task = task_of(config.data.corpus, config.data.task)
     experiment = task.experiment(config)
@@ -59,13 +59,13 @@ def build_report(
     price: float | None = None,
     watts: float | None = None,
 ) -> RunReport:
-    """Build the report on a run, which may be in training or at step 0.
+    """Build the report on a run, which may still be training.
 
     Args:
-      sustained_tflops: TFLOP/s that a device of the run sustains, for an estimate of the training
-        cost by the paper's method (section 6.1); None omits it.
-      price: price of a device hour; None omits the costs.
-      watts: power of a device; None omits the energy.
+      sustained_tflops: the sustained TFLOP/s of one device, to estimate the training cost as in
+        section 6.1 of the paper. None omits the estimate.
+      price: the price of one device hour. None omits the costs.
+      watts: the power of one device in watts. None omits the energy.
     """
     config, log = read_config(workdir), read_log(workdir)
     scores, time_spent = read_scores(workdir), read_goodput(workdir)
@@ -86,46 +86,46 @@ def build_report(
 def health_sections(
     config: Config, log: Sequence[Record], profiles: Sequence[Path]
 ) -> list[Section]:
-    """Return the section with a run's warnings, its early end and its profiles; [] without any."""
+    """Return a section with the warnings, early end and profiles of a run, or [] without any."""
     history = History.of(log)
-    rows: list[Row] = [(f"{one['step']:,}", one.get("text", "")) for one in history.warnings]
-    notes = [f"A profile, for xprof and Perfetto: {place}" for place in profiles]
+    rows: list[Row] = [(f"{w['step']:,}", w.get("text", "")) for w in history.warnings]
+    notes = [f"A profile to open in xprof or Perfetto: {path}" for path in profiles]
     if history.end is not None and history.end["step"] < config.training.num_train_steps:
         notes.insert(0, history.end.get("text", ""))
-    section = Section("What the training said", notes, ("step", "warning"), rows)
+    section = Section("Messages of the training run", notes, ("step", "warning"), rows)
     return [section] if rows or notes else []
 
 
 def software_section(software: Sequence[Record]) -> Section:
-    """Return the section with the code and the packages that trained a run."""
+    """Return the section with the code and package versions that trained a run."""
     if not software:
-        return Section("Software", ["The software of the training is not recorded."])
+        return Section("Software", ["The run did not record its software."])
     notes = [
-        f"From step {now['first_step'] + 1:,} on, other software continued the training: "
-        f"{', '.join(changes(before, now))}."
-        for before, now in pairwise(software)
+        f"From step {new['first_step'] + 1:,} on, the run used other software: "
+        f"{', '.join(changes(old, new))}."
+        for old, new in pairwise(software)
     ]
-    rows = [_software_row(one) for one in software]
+    rows = [_software_row(record) for record in software]
     return Section("Software", notes, ("from step", "t2t-jax", "commit", "code", *COMPUTING), rows)
 
 
 def _software_row(software: Record) -> Row:
-    numbers, commit = software["versions"], software.get("commit", "")[:12] or UNKNOWN
+    versions, commit = software["versions"], software.get("commit", "")[:12] or UNKNOWN
     return (
         f"{software['first_step'] + 1:,}",
-        numbers.get("t2t-jax", UNKNOWN),
+        versions.get("t2t-jax", UNKNOWN),
         f"{commit} (modified)" if software.get("dirty") else commit,
         software["code"],
-        *(numbers.get(name, UNKNOWN) for name in COMPUTING),
+        *(versions.get(name, UNKNOWN) for name in COMPUTING),
     )
 
 
 def settings_section(
     task: Task, experiment: PublishedExperiment, config: Config, scores: Sequence[Record]
 ) -> Section:
-    """Return the section with the paper's settings, the scored sets, and the searches."""
+    """Return the section that compares the settings of a run and its scores with the paper."""
     published, on_dev = experiment.settings, _changes(experiment, scores)
-    # If all scores are on dev, and the run averages as many checkpoints as the paper does there.
+    # All scores are on dev, and the run averages as many checkpoints as the paper does on dev.
     if config.checkpoint.average == on_dev.get("checkpoint.average"):
         published |= on_dev
     rows = [
@@ -134,10 +134,10 @@ def settings_section(
         *_searches(experiment, published, scores),
     ]
     if kind := task.kind_of_measure(scores):
-        mark, ours = DEVIATES if kind.deviates else "", kind.ours or UNKNOWN
-        rows.append((mark, kind.name, kind.section, kind.published, ours))
+        mark, run_kind = DEVIATES if kind.deviates else "", kind.ours or UNKNOWN
+        rows.append((mark, kind.name, kind.section, kind.published, run_kind))
     notes = [
-        f"Beside the paper's {experiment.name}. Deviations: "
+        f"Compared with the {experiment.name} of the paper. Deviations: "
         f"{', '.join(page.deviations(rows)) or 'none'}.",
         f"Computed in {config.model.compute_dtype}; the paper counts single precision.",
         *experiment.unchecked.values(),
@@ -154,46 +154,43 @@ def _changes(experiment: PublishedExperiment, scores: Sequence[Record]) -> Mappi
 def _settings(
     task: Task, experiment: PublishedExperiment, config: Config, published: Mapping[str, object]
 ) -> list[Row]:
-    """Return a row for every constant of the paper in the task, marked where the run deviates."""
+    """Return a row for each setting that the paper states, marked where the run deviates."""
     rows: list[Row] = []
     for constant in paper.CONSTANTS:
-        name, _, values = constant
+        name, values = constant.name, constant.values
         if not task.searches and all(path.startswith("decoding.") for path in values):
             continue
         stated = [path for path in values if published[path] != paper.UNPUBLISHED]
-        theirs = {path: published[path] for path in stated}
-        ours = {path: config.value(path) for path in stated or values}
-        known = {path: public_name(ours[path]) for path in ours.keys() & {"data.corpus"}}
-        same = {**ours, **known} == theirs or name in experiment.unchecked
-        mark = DEVIATES if stated and not same else ""
-        cell = page.all_shown(theirs) if stated else paper.UNPUBLISHED
-        rows.append((mark, name, _section(experiment, constant), cell, page.all_shown(ours)))
+        paper_values = {path: published[path] for path in stated}
+        run_values = {path: config.value(path) for path in stated or values}
+        corpus = {p: public_name(v) for p, v in run_values.items() if p == "data.corpus"}
+        agrees = {**run_values, **corpus} == paper_values or name in experiment.unchecked
+        mark = DEVIATES if stated and not agrees else ""
+        cell = page.format_cells(paper_values) if stated else paper.UNPUBLISHED
+        section = _section(experiment, constant)
+        rows.append((mark, name, section, cell, page.format_cells(run_values)))
     return rows
 
 
 def _section(experiment: PublishedExperiment, constant: paper.Constant) -> str:
-    """Return the section of the paper that states a constant of an experiment."""
     changed = constant.values.keys() & paper.EXPERIMENTS[experiment.name]
     return experiment.section if changed and experiment.section else constant.section
 
 
 def _test_sets(experiment: PublishedExperiment, scores: Sequence[Record]) -> list[Row]:
-    """Return a row for every scored set, marked where its version differs from the paper's.
-
-    On another corpus than the paper's, no set is marked, as the row on the data has the mark.
-    """
+    """Return a row for each scored test set, marked if it is another set than in the paper."""
+    # On another corpus no test set is marked, because the row of the corpus has the mark.
     rows: dict[str, Row] = {}
     for score in scores:
         name, split = scored_test_set(score), _split(experiment, score)
-        other = split != "train" and name not in experiment.comparable
-        mark = DEVIATES if experiment.comparable and other else ""
-        theirs = experiment.test_sets.get(split, UNKNOWN)
-        rows[name] = (mark, f"{split} set", experiment.section or "6", theirs, name)
+        differs = split != "train" and name not in experiment.comparable
+        mark = DEVIATES if experiment.comparable and differs else ""
+        paper_set = experiment.test_sets.get(split, UNKNOWN)
+        rows[name] = (mark, f"{split} set", experiment.section or "6", paper_set, name)
     return list(rows.values())
 
 
 def _split(experiment: PublishedExperiment, score: Record) -> str:
-    """Return the scored split: train, dev, test, or the name of another split."""
     name = scored_test_set(score).partition(" ")[0]
     split = str(score.get("split"))
     return {name: split for split, name in experiment.test_sets.items()}.get(name, split)
@@ -202,27 +199,27 @@ def _split(experiment: PublishedExperiment, score: Record) -> str:
 def _searches(
     experiment: PublishedExperiment, published: Mapping[str, object], scores: Sequence[Record]
 ) -> list[Row]:
-    """Return a row for every search setting of a score that differs from the paper's."""
+    """Return a row for each search setting of a score that deviates from the paper."""
     rows: dict[Row, None] = {}
     for score in scores:
-        used = {f"decoding.{name}": value for name, value in score.get("decoding", {}).items()}
-        used["checkpoint.average"] = averaged(score)
+        settings = {f"decoding.{name}": value for name, value in score.get("decoding", {}).items()}
+        settings["checkpoint.average"] = averaging(score)
         on_dev = _changes(experiment, [score])
         for constant in paper.CONSTANTS:
-            for path in constant.values.keys() & used.keys():
-                ours, theirs = used[path], published[path]
-                if ours not in (theirs, on_dev.get(path, theirs)):
-                    name, section = f"{constant.name} in scoring", _section(experiment, constant)
-                    rows[DEVIATES, name, section, shown(theirs), shown(ours)] = None
+            for path in constant.values.keys() & settings.keys():
+                value, paper_value = settings[path], published[path]
+                if value not in (paper_value, on_dev.get(path, paper_value)):
+                    label = f"{constant.name} in scoring", _section(experiment, constant)
+                    rows[DEVIATES, *label, format_cell(paper_value), format_cell(value)] = None
     return list(rows)
 
 
 def scores_section(
     task: Task, experiment: PublishedExperiment, scores: Sequence[Record]
 ) -> Section:
-    """Return the section with a row for each evaluation, and its scores in the task's measures."""
+    """Return the section with a row of scores for each evaluation."""
     fields = set[str]().union(*scores)
-    measures = [one for one in (*task.measures, _PERPLEXITY) if one.field in fields]
+    measures = [m for m in (*task.measures, _PERPLEXITY) if m.field in fields]
     signatures = {
         f"{measure.name}: {score[measure.signature_field]}"
         for measure in task.measures
@@ -236,7 +233,7 @@ def scores_section(
 
 
 def last_evaluation(config: Config, log: Sequence[Record]) -> list[Record]:
-    """Return the last dev evaluation of the training in the form of `scores.jsonl`; [] if none."""
+    """Return the last dev evaluation during training, as a `scores.jsonl` record; [] if none."""
     decoding = dataclasses.asdict(config.decoding) | {"beam_size": config.evaluation.beam_size}
     decay = config.training.ema_decay
     averages = {} if decay is None else {"ema_decays": [decay]}
@@ -250,32 +247,31 @@ def last_evaluation(config: Config, log: Sequence[Record]) -> list[Record]:
 
 
 def scored_test_set(score: Record) -> str:
-    """Return the published name of the scored set."""
+    """Return the published name of the test set of a score, such as newstest2014."""
     corpus, split = str(score.get("corpus")), str(score.get("split"))
     return name_of_test_set(corpus, split, score.get("num_sentences") or 0)
 
 
-def averaged(score: Record) -> int | str:
-    """Return how many checkpoints were averaged, or the name and decay of a moving average."""
-    decays = score.get("ema_decays", [])
-    of = ", ".join(map(str, decays))
-    return f"moving average, decay {of}" if decays else len(score.get("checkpoints", []))
+def averaging(score: Record) -> int | str:
+    """Return the number of averaged checkpoints, or a text with the decay of a moving average."""
+    decays = ", ".join(map(str, score.get("ema_decays", [])))
+    return f"moving average, decay {decays}" if decays else len(score.get("checkpoints", []))
 
 
 def _score_row(task: Task, measures: Sequence[Measure], score: Record) -> Row:
     steps, decoding = score.get("checkpoints", []), score.get("decoding", {})
-    stated = ["beam_size", "length_penalty"]
+    names = ["beam_size", "length_penalty"]
     if decoding.get("quantize", "none") != "none":
-        stated.append("quantize")
-    search = " ".join(f"{name}={shown(decoding.get(name))}" for name in stated)
+        names.append("quantize")
+    search = " ".join(f"{name}={format_cell(decoding.get(name))}" for name in names)
     values = (score.get(measure.field) for measure in measures)
     figures = (perplexity_text(value) if isinstance(value, float) else value for value in values)
     return (
         scored_test_set(score),
-        shown(score.get("num_sentences")),
-        f"{shown(averaged(score))}, to step {shown(steps[-1])}" if steps else UNKNOWN,
+        format_cell(score.get("num_sentences")),
+        f"{format_cell(averaging(score))}, to step {format_cell(steps[-1])}" if steps else UNKNOWN,
         *[search] * task.searches,
-        *(UNKNOWN if figure is None else shown(figure) for figure in figures),
+        *(UNKNOWN if figure is None else format_cell(figure) for figure in figures),
     )
 
 
@@ -285,60 +281,60 @@ def cost_section(
     log: Sequence[Record],
     sustained_tflops: float | None,
 ) -> Section:
-    """Return the section with the cost of the run so far beside the cost in the paper."""
-    theirs = _published_training(experiment.settings, experiment.model)
-    ours = _training(config, log, sustained_tflops)
+    """Return the section that compares the training cost so far with the paper."""
+    paper_cost = _published_training(experiment.settings, experiment.model)
+    run_cost = _training(config, log, sustained_tflops)
     notes = [
-        "Model FLOPs are 6 × (source tokens × weights they meet + target tokens × weights they "
-        "meet): the matrix products, forward and backward, without attention's own and padding.",
-        "The log counts no source tokens; their ratio to target tokens is taken from the config.",
+        "Model FLOPs are 6 × (source tokens × parameters that multiply a source token + the same "
+        "for target tokens). They omit padding and the matmuls of queries, keys and values.",
+        "The log does not count source tokens; the config gives their ratio to target tokens.",
     ]
-    if trained := paper.TRAINING.get(experiment.model):
+    if published := paper.TRAINING.get(experiment.model):
         notes.append(
-            "The paper multiplies time, devices and the FLOP/s that a device sustains: "
-            f"{duration(trained.seconds)} × {trained.devices} P100 × "
-            f"{page.power(paper.P100_FLOPS)}; Table 2 has "
-            f"{page.power(paper.TABLE_2[experiment.model].training_flops)}."
+            "The paper multiplies time, devices and the sustained FLOP/s of a device: "
+            f"{duration(published.seconds)} × {published.devices} P100 × "
+            f"{page.scientific(paper.P100_FLOPS)}; Table 2 states "
+            f"{page.scientific(paper.TABLE_2[experiment.model].training_flops)}."
         )
-    rows: list[Row] = [(name, theirs[name], ours[name]) for name in ours]
+    rows: list[Row] = [(name, paper_cost[name], run_cost[name]) for name in run_cost]
     return Section("Cost of training", notes, ("", "the paper", "this run"), rows)
 
 
 def _training(
     config: Config, log: Sequence[Record], sustained_tflops: float | None
 ) -> dict[str, str]:
-    """Return the figures of a run so far, or as its config plans it if no step is logged."""
+    """Return the cost of a run so far, or its planned cost if no step is logged."""
     data, steps = config.data, config.training.num_train_steps
     tokens: float = data.target_tokens_per_step
     seconds = estimate = None
-    assumed = max(config.parallel.data, 1)
-    records = [{"devices": assumed} | record for record in log]
+    default = max(config.parallel.data, 1)
+    records = [{"devices": default} | record for record in log]
     names = "step", "target_tokens", "target_tokens_per_second", "devices"
     figures = page.series(records, "train", *names)
-    ends, counts, rates, devices = figures[:, figures[2] > 0]
-    if len(ends):
-        # After a restart, the first record counts fewer steps than lie between it and the last.
-        tokens = float(np.median(counts / np.maximum(np.diff(ends, prepend=0), 1)))
-        steps = int(ends[-1])
+    last_steps, counts, rates, devices = figures[:, figures[2] > 0]
+    if len(last_steps):
+        # The median is robust to restarts, whose first record covers fewer steps than the gap.
+        tokens = float(np.median(counts / np.maximum(np.diff(last_steps, prepend=0), 1)))
+        steps = int(last_steps[-1])
         times = counts / rates * (steps * tokens / counts.sum())
         seconds = float(times.sum())
         if sustained_tflops is not None:
             estimate = paper.training_flops(float(devices @ times), sustained_tflops * 1e12)
     logged = dict.fromkeys(str(record["devices"]) for record in log if "devices" in record)
-    used = ", then ".join(logged) or (str(assumed) if config.parallel.data > 0 else _NOT_LOGGED)
+    cell = ", then ".join(logged) or (str(default) if config.parallel.data > 0 else _NOT_LOGGED)
     sides = tokens * data.source_tokens_per_step / data.target_tokens_per_step, tokens
-    return _figures(config.model, data.vocab_size, sides, steps, used, seconds, estimate)
+    return _figures(config.model, data.vocab_size, sides, steps, cell, seconds, estimate)
 
 
 def _published_training(published: Mapping[str, Any], model: str) -> dict[str, str]:
-    """Return the figures of a model of the paper; unpublished times and rates are unknown."""
+    """Return the training cost of a model of the paper; unpublished figures are unknown."""
     fields = {f"model.{name}": name for name in fields_of("encoder_decoder")}
-    stated = {p: v for p, v in published.items() if p in fields and v != paper.UNPUBLISHED}
-    network = network_config(**{fields[path]: value for path, value in stated.items()})
+    settings = {p: v for p, v in published.items() if p in fields and v != paper.UNPUBLISHED}
+    network = network_config(**{fields[path]: value for path, value in settings.items()})
     devices, seconds, estimate = UNKNOWN, None, None
-    if trained := paper.TRAINING.get(model):
-        devices, seconds = str(trained.devices), trained.seconds
-        estimate = paper.training_flops(seconds * trained.devices, paper.P100_FLOPS)
+    if cost := paper.TRAINING.get(model):
+        devices, seconds = str(cost.devices), cost.seconds
+        estimate = paper.training_flops(seconds * cost.devices, paper.P100_FLOPS)
     vocab_size, steps = published["data.vocab_size"], published["training.num_train_steps"]
     sides = published["data.source_tokens_per_step"], published["data.target_tokens_per_step"]
     return _figures(network, vocab_size, sides, steps, devices, seconds, estimate)
@@ -353,53 +349,50 @@ def _figures(
     seconds: float | None,
     estimate: float | None,
 ) -> dict[str, str]:
-    """Return the rows of the table of costs, as names and values.
+    """Return the names and cells of the table of training costs.
 
     Args:
-      vocab_size: the number of entries of the shared vocabulary.
-      tokens: the numbers of source and target tokens in a step.
-      steps: the number of steps of the whole training.
-      devices: the number of devices; several if the run was resumed with more or fewer.
-      seconds: the wall time of all steps; None if it is not known.
-      estimate: the operations by the time of all devices and their rate; None if not known.
+      tokens: the numbers of source and target tokens per step.
+      seconds: the wall-clock time of all steps, if known.
+      estimate: time × devices × sustained FLOP/s, if known.
     """
-    per_step = model_flops_per_step(model, vocab_size, *tokens)
-    total = per_step * steps
+    step_flops = model_flops_per_step(model, vocab_size, *tokens)
+    total = step_flops * steps
     return {
         "parameters": f"{num_parameters(model, vocab_size):,}",
         "target tokens a step": f"{tokens[1]:,.0f}",
-        "model FLOPs a step": page.power(per_step),
+        "model FLOPs a step": page.scientific(step_flops),
         "steps": f"{steps:,}",
         "devices": devices,
         "time": duration(seconds) if seconds else UNKNOWN,
-        "model FLOPs": page.power(total),
-        "model FLOP/s": page.power(total / seconds) if seconds else UNKNOWN,
-        "time × devices × sustained FLOP/s": page.power(estimate) if estimate else UNKNOWN,
+        "model FLOPs": page.scientific(total),
+        "model FLOP/s": page.scientific(total / seconds) if seconds else UNKNOWN,
+        "time × devices × sustained FLOP/s": page.scientific(estimate) if estimate else UNKNOWN,
     }
 
 
-def goodput_sections(found: Goodput, price: float | None, watts: float | None) -> list[Section]:
-    """Return the sections with a run's time by bucket, and with its jobs."""
-    figures = found.figures(price, watts)
+def goodput_sections(goodput: Goodput, price: float | None, watts: float | None) -> list[Section]:
+    """Return a section on the time of each phase of a run, and a section on its jobs."""
+    figures = goodput.figures(price, watts)
     rows = [_part_row(BUCKETS[name], values) for name, values in figures["buckets"].items()]
     rows.append(_part_row("in all", figures | {"share": 1.0}))
     costs: Row = () if price is None else ("cost",)
     notes = [
-        f"Productive steps: {figures['steps']:,}. Restarts: {len(found.jobs) - 1:,}. Steps that "
+        f"Productive steps: {figures['steps']:,}. Restarts: {len(goodput.jobs) - 1:,}. Steps that "
         f"were repeated after a restart: {figures['repeated_steps']:,}.",
-        _about_mfu(found),
-        *(f"Note: {notice}." for notice in found.notices),
+        _mfu_note(goodput),
+        *(f"Note: {notice}." for notice in goodput.notices),
     ]
     if watts is not None:
         notes.append(f"Energy without the time between jobs: {figures['kwh']:,.2f} kWh.")
-    if len(found.jobs) > 1:
+    if len(goodput.jobs) > 1:
         notes.append(_BETWEEN_JOBS)
     header: Row = ("", "time", "share", "device hours", *costs)
     jobs = [_job_row(number, job) for number, job in enumerate(figures["jobs"], 1)]
-    titles: Row = ("", "begun (UTC)", "on", "steps", "repeated", "time", "end")
+    titles: Row = ("", "started (UTC)", "on", "steps", "repeated", "time", "end")
     return [
         Section("Where the time went", notes, header, rows),
-        Section("Jobs", ["A job is one start of the training."], titles, jobs),
+        Section("Jobs", ["A job is one start of the training program."], titles, jobs),
     ]
 
 
@@ -409,17 +402,17 @@ def _part_row(name: str, values: Record) -> Row:
     return name, duration(round(values["seconds"], 3)), f"{values['share']:.1%}", hours, *cost
 
 
-def _about_mfu(found: Goodput) -> str:
-    if found.mfu is None:
-        accounts = [job.account for job in found.jobs if not job.account.get("peak")]
+def _mfu_note(goodput: Goodput) -> str:
+    if goodput.mfu is None:
+        accounts = [job.account for job in goodput.jobs if not job.account.get("peak")]
         kinds = sorted({account.get("kind", "a device") for account in accounts})
         reason = (
-            f"the peak of {' and '.join(kinds)} is not known" if kinds else "no step counts yet"
+            f"the peak of {' and '.join(kinds)} is unknown" if kinds else "no step is complete yet"
         )
-        return f"MFU is not known, as {reason}."
+        return f"The MFU is unknown, because {reason}."
     return (
-        f"MFU, of the devices' published peak in bfloat16: {found.mfu[0]:.1%} over the productive "
-        f"steps, {found.mfu[1]:.1%} over the whole time."
+        f"MFU, relative to the published bfloat16 peak of the devices: {goodput.mfu[0]:.1%} over "
+        f"the productive steps, {goodput.mfu[1]:.1%} over the total time."
     )
 
 
@@ -432,5 +425,5 @@ def _job_row(number: int, job: Record) -> Row:
         f"{first + 1:,} to {last:,}" if last > first else "none",
         f"{job['repeated']:,}",
         duration(sum(job["seconds"].values()) - job["seconds"][BETWEEN]),
-        job["ended"] or "not recorded: killed or under way",
+        job["ended"] or "not recorded: killed or still running",
     )

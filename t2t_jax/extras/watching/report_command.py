@@ -1,4 +1,4 @@
-"""The command that compares a run with the paper."""
+"""The command `report`: compare a run with the paper."""
 
 import math
 from contextlib import suppress
@@ -52,12 +52,12 @@ class ReportCommand:
         from t2t_jax.workdir import read_config
 
         if self.json or self.output is not None:
-            read_config(self.workdir)  # refuses a directory without a run
+            read_config(self.workdir)  # raises an error if the directory has no run
             goodput = read_goodput(self.workdir)
             if goodput is None:
                 raise UserError(
-                    f"{self.workdir} has no accounts of its time (jobs/*.json); trainings write "
-                    "them"
+                    f"{self.workdir} has no record of its time (jobs/*.json), which training runs "
+                    "write"
                 )
             if self.output is not None:
                 from t2t_jax.extras.watching.job_bars import job_bars
@@ -68,6 +68,6 @@ class ReportCommand:
                 return 0
         report = build_report(self.workdir, self.sustained_tflops, self.price, self.watts)
         result_console(highlight=False).print(report.terminal())
-        with suppress(UserError):  # a published run cannot be written to
+        with suppress(UserError):  # a published run is read-only
             write_whole(self.workdir / "report.md", report.markdown().encode())
         return 0

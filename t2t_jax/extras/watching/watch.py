@@ -1,4 +1,4 @@
-"""Plot the curves of runs in a terminal, once or whenever a log has grown, by plotext."""
+"""Plot the curves of runs in a terminal with plotext, once or whenever a log grows."""
 
 import os
 import time
@@ -27,67 +27,64 @@ from t2t_jax.system.signals import StopSignal
 from t2t_jax.tasks import task_of
 from t2t_jax.workdir import LOG, is_run, log_signature, read_config, read_log
 
-_NARROWEST_PAIR = 80  # columns of a console in which two plots are side by side
+_NARROWEST_PAIR = 80  # columns of a console with room for two plots side by side
 _WIDEST_IN_FILE = 100  # columns of plots in a file or a pipe
-_LOWEST, _HIGHEST = 8, 14  # lines of a plot
-_TIMED_LINES = 10  # lines of the log from which the time of a step is estimated
-_POLL_SECONDS = 0.1  # the longest sleep before a signal is noticed
+_MIN_LINES, _MAX_LINES = 8, 14  # of a plot
+_TIMED_LINES = 10  # log lines that estimate the time per step
+_POLL_SECONDS = 0.1  # the longest delay before a signal takes effect
 
 
 Curve = Float[np.ndarray, "2 n"]
-"""The steps of a run at which a figure is known, and the figure there."""
+"""The steps at which a run logged a figure, and the values of the figure."""
 
 
 class WatchedRun(NamedTuple):
-    """A run as it was read from its directory."""
+    """A run, as last read from its directory."""
 
     name: str
-    """The name that distinguishes the run from the others."""
+    """The name that distinguishes the run from other runs."""
     config: Config
     """The config of the run."""
     log: Sequence[Record]
-    """The records of its log so far."""
+    """The records of the log so far."""
     history: History
-    """The same by kind."""
+    """The records of the log, grouped by kind."""
     profiles: list[Path]
-    """The directories of its profiles."""
+    """The directories of the profiles."""
     goodput: Goodput | None
-    """What its time went to; None if it is not the only run, or has no accounts of its jobs."""
+    """The use of time; None if several runs are shown, or the run has no records of its jobs."""
 
 
-def show_runs(places: Sequence[Path], console: Console) -> None:
-    """Print the page of runs once.
+def show_runs(paths: Sequence[Path], console: Console) -> None:
+    """Print the table and curves of runs once.
 
     Args:
-      places: the run directories, or directories of grids, which hold runs.
-      console: if it is not a terminal, the page is plain text.
+      paths: run directories, or sweep directories that hold runs.
+      console: prints plain text if it is not a terminal.
     """
-    workdirs = _runs_in(places)
-    runs = _read(workdirs)
+    workdirs = _runs_in(paths)
+    runs = _read_runs(workdirs)
     for workdir, run in zip(workdirs, runs, strict=True):
-        if workdir in places and not run.history.training:
-            raise UserError(
-                f"{workdir / LOG} has no line of training yet; wait for it with --follow"
-            )
+        if workdir in paths and not run.history.training:
+            raise UserError(f"{workdir / LOG} has no training step yet; wait for it with --follow")
     console.print(_page(runs, console))
 
 
-def follow_runs(places: Sequence[Path], console: Console, interval: float) -> int:
-    """Draw the page of runs again whenever a log has changed, until all runs have ended.
+def follow_runs(paths: Sequence[Path], console: Console, interval: float) -> int:
+    """Redraw the table and curves of runs whenever a log changes, until all runs have ended.
 
-    A grid never ends, as more of its runs may begin.
+    A sweep never ends, because more of its runs may start.
 
     Args:
-      places: the run directories, or directories of grids, which hold runs.
-      console: a terminal redraws the page; otherwise pages follow each other.
+      paths: run directories, or sweep directories that hold runs.
       interval: seconds between two checks of the logs.
 
     Returns:
-      The number of the signal that ended the drawing; 0 if all runs have ended.
+      The number of the signal that stopped the redrawing; 0 if all runs have ended.
     """
-    seen = _signature(places)  # before the logs are read, so that nothing they get is missed
-    runs = _read(_runs_in(places))  # warns of damaged lines, only this time
-    may_grow = not all(map(is_run, places))
+    signature = _signature(paths)  # taken before the logs are read, so that no change is missed
+    runs = _read_runs(_runs_in(paths))  # warns about damaged lines, which later reads do not
+    may_grow = not all(map(is_run, paths))
     with StopSignal() as stop, Live(console=console, auto_refresh=False) as live:
 
         def draw() -> None:
@@ -100,41 +97,40 @@ def follow_runs(places: Sequence[Path], console: Console, interval: float) -> in
         draw()
         while not stop.number and (may_grow or not all(run.history.end for run in runs)):
             _sleep(interval, lambda: bool(stop.number))
-            if (now := _signature(places)) != seen:
-                seen = now
+            if (new_signature := _signature(paths)) != signature:
+                signature = new_signature
                 with redirect_stderr(None):
-                    runs = _read(_runs_in(places))
+                    runs = _read_runs(_runs_in(paths))
                 draw()
             elif console.is_terminal:
-                draw()  # the terminal's size may have changed
+                draw()  # the size of the terminal may have changed
         return stop.number
 
 
 def _sleep(seconds: float, until: Callable[[], bool]) -> None:
-    end = time.monotonic() + seconds
-    while not until() and (left := end - time.monotonic()) > 0:
-        time.sleep(min(left, _POLL_SECONDS))
+    deadline = time.monotonic() + seconds
+    while not until() and (remaining := deadline - time.monotonic()) > 0:
+        time.sleep(min(remaining, _POLL_SECONDS))
 
 
-def _runs_in(places: Sequence[Path]) -> list[Path]:
-    """Return the run directories at or below some paths; a path without any is kept."""
-    return [run for place in places for run in _below(place, 2) or [place]]
+def _runs_in(paths: Sequence[Path]) -> list[Path]:
+    """Return the run directories at or below each path, or the path itself if it has none."""
+    return [run for path in paths for run in _find_runs(path, 2) or [path]]
 
 
-def _below(place: Path, levels: int) -> list[Path]:
-    """Return a run itself, or the runs some levels below, such as VARIANT/seedN in a grid."""
-    if is_run(place):
-        return [place]
-    inner = sorted(place.iterdir()) if levels and place.is_dir() else []
-    return [run for each in inner for run in _below(each, levels - 1)]
+def _find_runs(path: Path, levels: int) -> list[Path]:
+    if is_run(path):
+        return [path]
+    children = sorted(path.iterdir()) if levels and path.is_dir() else []
+    return [run for child in children for run in _find_runs(child, levels - 1)]
 
 
-def _signature(places: Sequence[Path]) -> list[object]:
-    """Return a value that changes when a log grows or a run begins."""
-    return [log_signature(workdir) for workdir in _runs_in(places)]
+def _signature(paths: Sequence[Path]) -> list[object]:
+    """Return a value that changes when a log grows or a run starts."""
+    return [log_signature(workdir) for workdir in _runs_in(paths)]
 
 
-def _read(workdirs: Sequence[Path]) -> list[WatchedRun]:
+def _read_runs(workdirs: Sequence[Path]) -> list[WatchedRun]:
     runs = []
     for name, workdir in zip(_names(workdirs), workdirs, strict=True):
         config, log = read_config(workdir), read_log(workdir)
@@ -144,7 +140,7 @@ def _read(workdirs: Sequence[Path]) -> list[WatchedRun]:
 
 
 def _names(workdirs: Sequence[Path]) -> list[str]:
-    """Return the paths of the runs, relative to their innermost common directory."""
+    """Return the paths of runs, relative to their deepest common directory."""
     if len(workdirs) == 1:
         return [str(workdirs[0])]
     paths = [os.path.abspath(workdir) for workdir in workdirs]
@@ -153,63 +149,59 @@ def _names(workdirs: Sequence[Path]) -> list[str]:
 
 
 def _page(runs: Sequence[WatchedRun], console: Console) -> Group:
-    """Return the page: the table of runs, their warnings and ends, and their curves."""
-    told = _told(runs)
-    lines = console.height - len(runs) - len(told) - 3 if console.is_terminal else 100
-    plots = _plots(runs, console, max(_LOWEST, min(_HIGHEST, lines // 3)))
-    return Group(_table(runs), *told, *plots)
+    """Return the table of runs, then their messages and curves."""
+    messages = _messages(runs)
+    lines = console.height - len(runs) - len(messages) - 3 if console.is_terminal else 100
+    plots = _plots(runs, console, max(_MIN_LINES, min(_MAX_LINES, lines // 3)))
+    return Group(_table(runs), *messages, *plots)
 
 
 def _table(runs: Sequence[WatchedRun]) -> Table:
-    """Return a table with a row for each run, which is the legend of the plots."""
+    # The names in the table are also the legend of the plots.
     score = next((score_name(r.history.evaluations[-1]) for r in runs if r.history.evaluations), "")
-    best, speed = f"best dev {score}".rstrip(), f"{_unit_of(runs)}s/s"
-    table = grid("run", "step", "loss", best, speed, "waiting", "left", "warnings")
+    best_score, speed = f"best dev {score}".rstrip(), f"{_unit_of(runs)}s/s"
+    table = grid("run", "step", "loss", best_score, speed, "waiting", "left", "warnings")
     table.header_style = "dim"
     for number, run in enumerate(runs):
         name = Text(run.name)
         if len(runs) > 1:
-            marker, colour = _style_of(number)
-            name = Text(f"{marker} {run.name}", f"color({colour})")
+            marker, color = _style_of(number)
+            name = Text(f"{marker} {run.name}", f"color({color})")
         table.add_row(name, *_cells(run))
     return table
 
 
 def _cells(run: WatchedRun) -> list[str]:
-    """Return the cells of a run's row, without its name."""
     history = run.history
-    last = history.training[-1] if history.training else {"step": 0}
-    since, left = plateau(history.evaluations), _seconds_left(run)
+    record = history.training[-1] if history.training else {"step": 0}
+    progress, remaining = plateau(history.evaluations), _seconds_left(run)
     return [
-        f"{last['step']:,} / {run.config.training.num_train_steps:,}",
-        _shown(last.get("loss"), ".3f"),
-        UNKNOWN if since is None else f"{since.best:.2f} at {since.best_step:,}",
-        _shown(last.get("target_tokens_per_second"), ",.0f"),
-        _shown(last.get("data_wait"), ".0%"),
-        "ended" if history.end else UNKNOWN if left is None else duration(left),
+        f"{record['step']:,} / {run.config.training.num_train_steps:,}",
+        _format(record.get("loss"), ".3f"),
+        UNKNOWN if progress is None else f"{progress.best:.2f} at {progress.best_step:,}",
+        _format(record.get("target_tokens_per_second"), ",.0f"),
+        _format(record.get("data_wait"), ".0%"),
+        "ended" if history.end else UNKNOWN if remaining is None else duration(remaining),
         f"{len(history.warnings)}",
     ]
 
 
-def _shown(value: float | None, form: str) -> str:
-    return UNKNOWN if value is None else format(value, form)
+def _format(value: float | None, spec: str) -> str:
+    return UNKNOWN if value is None else format(value, spec)
 
 
 def _seconds_left(run: WatchedRun) -> float | None:
-    """Estimate the time to the last step from the last lines of the log; None if unknown.
-
-    The median of their times per step is robust to a few evaluations or pauses.
-    """
+    """Estimate the seconds until the last training step, or return None without enough records."""
+    # The median is robust to a few log lines that include an evaluation or a pause.
     steps, times = series(run.log, "train", "step", "time")[:, -_TIMED_LINES - 1 :]
     gaps = np.diff(steps)
-    per_step = np.diff(times)[gaps > 0] / gaps[gaps > 0]
-    if not len(per_step):
+    step_times = np.diff(times)[gaps > 0] / gaps[gaps > 0]
+    if not len(step_times):
         return None
-    return float(np.median(per_step)) * (run.config.training.num_train_steps - float(steps[-1]))
+    return float(np.median(step_times)) * (run.config.training.num_train_steps - float(steps[-1]))
 
 
-def _told(runs: Sequence[WatchedRun]) -> list[Text]:
-    """Return the runs' warnings and profiles, and why runs have ended."""
+def _messages(runs: Sequence[WatchedRun]) -> list[Text]:
     lines = []
     for run in runs:
         name = f"{run.name}: " if len(runs) > 1 else ""
@@ -218,30 +210,29 @@ def _told(runs: Sequence[WatchedRun]) -> list[Text]:
             Text(f"{name}step {record['step']:,}: warning: {record.get('text', '')}", "yellow")
             for record in run.history.warnings
         ]
-        lines += [Text(f"{name}profile: {place}") for place in run.profiles]
+        lines += [Text(f"{name}profile: {path}") for path in run.profiles]
         if run.history.end:
             lines.append(Text(f"{name}{run.history.end.get('text', '')}"))
     return lines
 
 
 def _plots(runs: Sequence[WatchedRun], console: Console, height: int) -> list[RenderableType]:
-    """Return plots of all figures that any run has, in two columns if there is room."""
     width = console.width if console.is_terminal else min(console.width, _WIDEST_IN_FILE)
     columns = 2 if width >= _NARROWEST_PAIR else 1
-    coloured = console.color_system is not None
-    drawn = [
-        Text.from_ansi(plot_in_terminal(title, curves, width // columns, height, coloured))
+    colored = console.color_system is not None
+    plots = [
+        Text.from_ansi(plot_in_terminal(title, curves, width // columns, height, colored))
         for title, curves in _curves(runs).items()
         if any(curve.size for curve in curves)
     ]
-    rows = Table.grid()
-    for first in range(0, len(drawn), columns):
-        rows.add_row(*drawn[first : first + columns])
-    return [rows] if drawn else [Text("nothing to draw yet")]
+    table = Table.grid()
+    for start in range(0, len(plots), columns):
+        table.add_row(*plots[start : start + columns])
+    return [table] if plots else [Text("nothing to draw yet")]
 
 
 def _curves(runs: Sequence[WatchedRun]) -> dict[str, list[Curve]]:
-    """Return the curves of the runs, empty if a run lacks the figure, by the title of the plot."""
+    """Return a curve per run for each plot title; curves may be empty."""
     unit = _unit_of(runs)
     evaluations = [record for run in runs for record in run.history.evaluations]
     score = score_name(evaluations[-1]) if evaluations else "score"
@@ -255,38 +246,38 @@ def _curves(runs: Sequence[WatchedRun]) -> dict[str, list[Curve]]:
         "learning rate": ("train", "learning_rate"),
     }
     return {
-        title: [series(run.log, of, "step", figure) for run in runs]
-        for title, (of, figure) in figures.items()
+        title: [series(run.log, kind, "step", name) for run in runs]
+        for title, (kind, name) in figures.items()
     }
 
 
 def _unit_of(runs: Sequence[WatchedRun]) -> str:
-    """Return the name of what the models predict, such as token; "target" if it differs."""
+    """Return the unit that the models predict, such as token, or "target" if runs differ."""
     units = {task_of(run.config.data.corpus, run.config.data.task).unit for run in runs}
     unit = units.pop() if len(units) == 1 else "target"
     return "token" if unit == "subword" else unit
 
 
-_COLOURS = (4, 1, 2, 5, 6, 3)  # of the 16 that terminals have: blue, red, green, magenta, ...
+_COLORS = (4, 1, 2, 5, 6, 3)  # ANSI terminal colors: blue, red, green, magenta, cyan, yellow
 _MARKERS = "*o+x#@=%"
 _TICKS = 4
 
 
 def _style_of(number: int) -> tuple[str, int]:
-    """Return the character of a curve in plots without colours, and its terminal colour."""
-    return _MARKERS[number % len(_MARKERS)], _COLOURS[number % len(_COLOURS)]
+    """Return the marker character of curve `number` in plots without color, and its color."""
+    return _MARKERS[number % len(_MARKERS)], _COLORS[number % len(_COLORS)]
 
 
 def plot_in_terminal(
-    title: str, curves: Sequence[Curve], width: int, height: int, coloured: bool
+    title: str, curves: Sequence[Curve], width: int, height: int, colored: bool
 ) -> str:
-    """Draw curves in the same axes.
+    """Draw curves in the same axes, as text of `width` by `height` characters.
 
     Args:
-      title: the title of the plot; the last value of a single curve is added to it.
-      curves: at least one has a value; curves without any are skipped.
-      coloured: draw each curve in a colour, by ANSI's escape codes, and in fine dots; else several
-        curves are drawn with a character each.
+      title: the title of the plot. A single curve adds its last value to it.
+      curves: at least one curve with values. Empty curves are skipped.
+      colored: draw Braille dots in ANSI colors. Without colors, each of several curves has its
+        own marker character.
     """
     with needs_extra("plots", "a plot in the terminal"):
         import plotext
@@ -295,22 +286,21 @@ def plot_in_terminal(
     plotext.theme("clear")
     plotext.plot_size(width, height)
     plotext.title(f"{title}: {_number(curves[0][1, -1])}" if len(curves) == 1 else title)
-    fine = coloured or len(curves) == 1
+    uses_braille = colored or len(curves) == 1
     for number, curve in enumerate(curves):
         if curve.size:
             steps, values = curve.tolist()
-            marker, colour = _style_of(number)
-            style = {"color": colour} if coloured else {}
-            plotext.plot(steps, values, marker="braille" if fine else marker, **style)
-    places, levels = map(_ticks, np.concatenate(curves, axis=1))
-    plotext.xticks(places, [f"{place:,.0f}" for place in places])
-    plotext.yticks(levels, [_number(level) for level in levels])
-    drawn = plotext.build()
-    return str(drawn if coloured else plotext.uncolorize(drawn))
+            marker, color = _style_of(number)
+            style = {"color": color} if colored else {}
+            plotext.plot(steps, values, marker="braille" if uses_braille else marker, **style)
+    x_ticks, y_ticks = map(_ticks, np.concatenate(curves, axis=1))
+    plotext.xticks(x_ticks, [f"{tick:,.0f}" for tick in x_ticks])
+    plotext.yticks(y_ticks, [_number(tick) for tick in y_ticks])
+    plot = plotext.build()
+    return str(plot if colored else plotext.uncolorize(plot))
 
 
 def _ticks(values: Float[np.ndarray, " n"]) -> list[float]:
-    """Return the positions of an axis's ticks."""
     return np.unique(np.linspace(values.min(), values.max(), _TICKS)).tolist()
 
 

@@ -1,4 +1,4 @@
-"""The command that draws the curves of runs in the terminal."""
+"""The command `watch`: plot training curves in the terminal."""
 
 import math
 from dataclasses import dataclass
@@ -26,9 +26,9 @@ class WatchCommand:
     """With --follow, the seconds between two reads of the logs."""
 
     def run(self) -> int:
-        """Draw the runs, and return the exit code: 128 + n if signal n ended the command."""
+        """Plot the runs, and return the exit code: 128 + n if signal n ended the command."""
         if not 0 < self.interval < math.inf:
-            raise UserError(f"--interval {self.interval} is no time; give seconds above 0, as 5")
+            raise UserError(f"--interval {self.interval} is invalid; give seconds above 0, e.g. 5")
         from t2t_jax.extras.watching.watch import follow_runs, show_runs
 
         console = result_console(markup=False, highlight=False)

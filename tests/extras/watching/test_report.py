@@ -17,7 +17,7 @@ from t2t_jax.config import Config
 from t2t_jax.config.file import load_config
 from t2t_jax.errors import UserError
 from t2t_jax.extras.watching.page import deviations, plot_curves
-from t2t_jax.extras.watching.report import beside_the_paper, build_report
+from t2t_jax.extras.watching.report import build_report, paper_comparison
 from t2t_jax.paper import TABLE_3
 
 _CONFIGS = Path(t2t_jax.__file__).parents[1] / "configs"
@@ -195,12 +195,12 @@ def test_the_paper_s_corpus_is_the_same_wherever_it_is_kept(tmp_path, corpus):
 
 def test_a_score_on_a_test_set_of_the_paper_is_set_beside_its_figure():
     config = _config("ende_base", checkpoint__every_steps=1000, model__compute_dtype="float32")
-    figure, *_, settings, precision = beside_the_paper(config, [_score("test", 3003)])
+    figure, *_, settings, precision = paper_comparison(config, [_score("test", 3003)])
     assert figure == "The paper, base, English-German: 27.3 BLEU on newstest2014 (Table 2)."
     assert settings.endswith("Deviations: steps between averaged checkpoints.")
     assert precision == "Computed in float32; the paper counts single precision."
     for other in (_score("test", 100), _score("test", 3003, corpus="bundled:")):
-        assert beside_the_paper(config, [other]) == []
+        assert paper_comparison(config, [other]) == []
 
 
 def test_what_the_paper_does_not_publish_is_no_deviation(tmp_path):
@@ -485,17 +485,21 @@ def test_warnings_and_the_reason_of_an_early_end_are_in_the_report(tmp_path):
     warning = {"step": 7, "of": "warning", "rule": "much_padding", "text": "half is padding"}
     end = {"step": 90, "of": "end", "text": "dev rose no more"}
     report = build_report(_write(tmp_path, _config("ende_base"), log=[warning, end]))
-    (said,) = (section for section in report.sections if section.title == "What the training said")
+    (said,) = (
+        section for section in report.sections if section.title == "Messages of the training run"
+    )
     assert said.notes == ["dev rose no more"]
     assert said.rows == [("7", "half is padding")]
     done = [end | {"step": 100_000}]
     workdir = _write(tmp_path, _config("ende_base"), log=done)
     sections = build_report(workdir).sections
-    assert "What the training said" not in [section.title for section in sections]
+    assert "Messages of the training run" not in [section.title for section in sections]
     place = workdir / "profile" / "steps_5_7"
     place.mkdir(parents=True)
-    said = next(s for s in build_report(workdir).sections if s.title == "What the training said")
-    assert said.notes == [f"A profile, for xprof and Perfetto: {place}"]
+    said = next(
+        s for s in build_report(workdir).sections if s.title == "Messages of the training run"
+    )
+    assert said.notes == [f"A profile to open in xprof or Perfetto: {place}"]
 
 
 # --- Scores ---

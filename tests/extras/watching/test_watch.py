@@ -163,8 +163,8 @@ def test_what_is_no_run_or_damaged_or_has_no_line_yet_is_refused(tmp_path):
         ([tmp_path / "empty" / "none"], "is not a run directory: it has no config.json"),
         ([tmp_path / "nowhere"], "nowhere does not exist; "),
         ([damaged], "config is damaged"),
-        ([empty], "has no line of training yet; wait for it with --follow"),
-        ([damaged, "--interval", "0"], "--interval 0.0 is no time; give seconds above 0"),
+        ([empty], "has no training step yet; wait for it with --follow"),
+        ([damaged, "--interval", "0"], "--interval 0.0 is invalid; give seconds above 0"),
         ([damaged, "--folow"], "unknown flag --folow; did you mean --follow?"),
     ):
         with pytest.raises(UserError, match=re.escape(message)):
@@ -244,7 +244,7 @@ def test_ctrl_c_ends_a_terminal_that_follows_and_leaves_it_in_order(tmp_path):
 
 
 def test_a_plot_has_the_range_of_its_curves_on_its_axes():
-    drawn = plot_in_terminal("loss", [np.array([[1, 2001], [0.5, 4.0]])], 60, 10, coloured=False)
+    drawn = plot_in_terminal("loss", [np.array([[1, 2001], [0.5, 4.0]])], 60, 10, colored=False)
     lines = drawn.splitlines()
     assert len(lines) == 10
     assert max(map(len, lines)) <= 60
@@ -253,4 +253,4 @@ def test_a_plot_has_the_range_of_its_curves_on_its_axes():
 
 
 def test_a_curve_of_one_value_is_a_point():
-    assert "7┤" in plot_in_terminal("loss", [np.array([[100.0], [7.0]])], 40, 8, coloured=False)
+    assert "7┤" in plot_in_terminal("loss", [np.array([[100.0], [7.0]])], 40, 8, colored=False)
