@@ -1,4 +1,4 @@
-"""A training as a job of a scheduler, which starts it again when it was stopped."""
+"""Launch a training run as a job of a scheduler that restarts it after an interruption."""
 
 from t2t_jax.plugins import Plugin
 

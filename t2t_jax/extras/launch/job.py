@@ -1,4 +1,4 @@
-"""A training as a job of a scheduler: what is alike for all of them, and how its text is made."""
+"""Base classes of the jobs of all schedulers, and the templates of the job files."""
 
 import os
 import re
@@ -17,59 +17,59 @@ from t2t_jax.system.bucket import BucketPath
 from t2t_jax.system.exit_codes import EXCLUDED_HOSTS, FINAL, HUNG, STOPPED
 
 PORT = 8476
-"""The port on the first host at which the processes meet."""
-_PLACE = re.compile(r"@\{([\w.]+)\}")
+"""The port of the coordinator, on the first host."""
+_PLACEHOLDER = re.compile(r"@\{([\w.]+)\}")
 
 
 @dataclass(frozen=True)
 class LaunchedTraining:
-    """The training that a job starts, as its command line has been checked."""
+    """The training run that a job starts, with a checked command line."""
 
     arguments: tuple[str, ...]
-    """The flags of `t2t-jax train`."""
+    """The arguments of `t2t-jax train`."""
     config: Config
     workdir: Path
 
 
 @dataclass(frozen=True)
 class TrainJob:
-    """What is alike in the jobs of every scheduler: one class for each is derived from this one."""
+    """Base class of the jobs of all schedulers."""
 
     name: str | None = None
-    """Name of the job; None is that of the run directory."""
+    """Name of the job. By default, the name of the run directory."""
     retries: int = 20
-    """How often in a row a training is started again without a new checkpoint. Exit codes 0, 2
-    (refused), 76 (diverged) and 130 (Ctrl-C) end it for good."""
+    """Maximum number of restarts in a row without a new checkpoint. Exit codes 0, 2 (refused), 76
+    (diverged) and 130 (Ctrl-C) end the job for good."""
     setup: tuple[str, ...] = ()
-    """Lines of shell that each host runs before the training, such as 'module load cuda'."""
+    """Shell lines that each host runs before training, such as 'module load cuda'."""
     option: tuple[str, ...] = ()
-    """Options of your site for the scheduler, as name=value, or as a name alone."""
+    """Scheduler options of your site, each as name=value or name."""
     program: str | None = None
-    """The program on the hosts; None is t2t-jax, or this Python where hosts share its files."""
+    """The program on the hosts. By default, t2t-jax, or this Python if hosts share its files."""
     print: bool = False
-    """Print the job, and neither write nor submit it."""
+    """Print the job, but do not write or submit it."""
 
     file: ClassVar[str]
-    """The name of the file that the job is written to."""
+    """The name of the job file, and of its template."""
     client: ClassVar[str]
     """The program that submits a job."""
-    name_form: ClassVar[str] = r"[^:\x00-\x1f\x7f]+"
-    """The pattern of the names that the scheduler takes for a job."""
+    name_pattern: ClassVar[str] = r"[^:\x00-\x1f\x7f]+"
+    """The regular expression of valid job names."""
     name_rule: ClassVar[str] = "without colons and control characters"
-    """The description of such names."""
+    """The description of valid job names."""
     shares_files: ClassVar[bool] = False
-    """Whether hosts see the files of this machine, under the same paths."""
+    """Whether hosts see this machine's files under the same paths."""
     in_foreground: ClassVar[bool] = False
-    """Whether the client goes on for as long as the training does."""
+    """Whether the client runs until training ends."""
 
     def check(self, training: LaunchedTraining) -> None:
-        """Refuse a training that cannot be started as this job."""
+        """Refuse a training run that this job cannot start."""
         if self.retries < 0:
-            raise UserError(f"--retries {self.retries} is negative; 0 starts a training once")
-        if not re.fullmatch(self.name_form, self.title(training)):
+            raise UserError(f"--retries {self.retries} is negative; 0 means that nothing restarts")
+        if not re.fullmatch(self.name_pattern, self.title(training)):
             raise UserError(
-                f"{quote(self.title(training))} is no name of a job for {self.client}; give it one "
-                f"{self.name_rule} by --name"
+                f"{quote(self.title(training))} is not a job name for {self.client}; pass a name "
+                f"{self.name_rule} as --name"
             )
         is_shared = self.shares_files or isinstance(training.workdir, BucketPath)
         if not (is_shared or training.workdir.is_absolute()):
@@ -79,103 +79,103 @@ class TrainJob:
             )
 
     def check_queue(self, folder: Path) -> None:
-        """Refuse a run for which an earlier job is still queued, as files in a folder tell."""
+        """Refuse a run whose earlier job, recorded in the job's folder, is still queued."""
 
     def text(self, training: LaunchedTraining, path: Path) -> str:
-        """Return the text of the job, which is to be written to `path`."""
+        """Return the text of the job file at `path`."""
         raise NotImplementedError
 
     def command(self, path: Path) -> list[str]:
-        """Return the command that submits the job in a file: bash, if the file is a script."""
+        """Return the command that submits a job file; by default, bash runs it as a script."""
         return ["bash", str(path)]
 
     def options(self) -> list[str]:
-        """Return the options of the site as name=value, or as a name alone, without dashes."""
-        named = map(split_option, self.option)
-        return [name + (f"={value}" if value else "") for name, value in named]
+        """Return the site's scheduler options as name=value or name, without dashes."""
+        pairs = map(split_option, self.option)
+        return [f"{name}={value}" if value else name for name, value in pairs]
 
     def submit(self, path: Path) -> int:
-        """Submit the job in a file, and return the exit code of the client.
+        """Submit a job file, and return the exit code of the client.
 
-        A client that goes on with the training takes the place of this program.
+        A client that runs in the foreground replaces this process.
         """
         if self.in_foreground:
             os.execvp(self.command(path)[0], self.command(path))
         command = self.command(path)
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace")
-        if done.returncode:
-            reason = in_one_line(done.stderr or done.stdout)
+        client = subprocess.run(command, capture_output=True, text=True, errors="replace")
+        if client.returncode:
+            reason = in_one_line(client.stderr or client.stdout)
             raise UserError(
                 f"{self.client} refuses {path}: {reason}; nothing was submitted: fix the flags "
                 f"before -- and try again"
             )
-        self.submitted(path, done.stdout.strip())
+        self.report_submission(path, client.stdout.strip())
         return 0
 
-    def submitted(self, path: Path, answer: str) -> None:
-        """Tell the user what the client answered; remember the job if that is of use later."""
+    def report_submission(self, path: Path, answer: str) -> None:
+        """Print the client's answer. A subclass may also record the submitted job."""
         print(answer)
 
     def title(self, training: LaunchedTraining) -> str:
         """Return the name of the job."""
         return self.name or training.workdir.name
 
-    def filled(self, training: LaunchedTraining, path: Path, **values: object) -> str:
-        """Return the template of the job's file, filled with values, flags and what jobs share."""
-        from t2t_jax.workdir import CHECKPOINTS  # imports JAX, which the help needs not
+    def render(self, training: LaunchedTraining, path: Path, **values: object) -> str:
+        """Fill the job file's template with the flags, common values and `values`."""
+        from t2t_jax.workdir import CHECKPOINTS  # imports JAX, which would slow down --help
 
-        shared = {
+        common = {
             **vars(self),
             "name": shlex.quote(self.title(training)),
             "directory": shlex.quote(str(Path.cwd())),
             "setup": "\n".join(self.setup),
             "train": self.train_command(training),
             "path": shlex.quote(str(path.absolute())),
-            "list": _listing(training.workdir / CHECKPOINTS),
+            "list": _listing_command(training.workdir / CHECKPOINTS),
             "command": shlex.join(self.command(path)),
         }
-        return from_template(self.file, **{**shared, **values})
+        return render_template(self.file, **{**common, **values})
 
     def train_command(self, training: LaunchedTraining) -> str:
-        """Return the command line of the training on a host, quoted for a shell."""
-        here = shlex.join([sys.executable, "-m", "t2t_jax"]) if self.shares_files else "t2t-jax"
-        return f"{self.program or here} train {shlex.join(training.arguments)}"
+        """Return the training command of a host, quoted for a shell."""
+        default = shlex.join([sys.executable, "-m", "t2t_jax"]) if self.shares_files else "t2t-jax"
+        return f"{self.program or default} train {shlex.join(training.arguments)}"
 
 
 @dataclass(frozen=True)
 class GpuHosts:
-    """How the processes of a training lie on hosts with GPUs."""
+    """The processes that a job starts on hosts with GPUs."""
 
     gpus: int = 0
-    """GPUs of a host; 0 trains on its CPU."""
+    """GPUs per host; 0 trains on the CPU."""
     one_process_per: Literal["host", "gpu"] = "host"
-    """Start one process a host, for all of its GPUs, or one process for each GPU."""
+    """Start one process per host, for all of its GPUs, or one process per GPU."""
 
     @property
     def devices(self) -> list[str]:
-        """Return the numbers of the devices of each process of a host, as JAX takes them."""
-        numbers = [str(number) for number in range(max(self.gpus, 1))]
-        return numbers if self.one_process_per == "gpu" else [",".join(numbers)]
+        """Return the local device ids of each process of a host, such as ["0,1"]."""
+        ids = [str(number) for number in range(max(self.gpus, 1))]
+        return ids if self.one_process_per == "gpu" else [",".join(ids)]
 
     def check_hosts(self, training: LaunchedTraining, counts: Iterable[int]) -> None:
-        """Refuse numbers of hosts on which the mesh of the config cannot lie."""
+        """Refuse host counts that do not fit the mesh of the config."""
         if self.gpus < 0:
             raise UserError(f"--gpus {self.gpus} is negative; 0 trains on the CPU")
         check_mesh_fits(training, [(hosts, max(self.gpus, 1)) for hosts in counts], self.devices)
 
-    def script(self, train: str, **facts: str) -> str:
-        """Return the shell script that starts the processes of one host, and ends them together.
+    def script(self, train: str, *, host: str, hosts: str, first: str) -> str:
+        """Return the shell script that starts and stops the processes of one host.
 
-        Args:
-          facts: shell expressions: `host`, the number of the host from 0; `hosts`, how many there
-            are; `first`, the address of the first one.
+        `host`, `hosts` and `first` are shell expressions: the host's index from 0, the number of
+        hosts, and the first host's address.
         """
-        devices = " ".join(f"'{one}'" if "," in one else one for one in self.devices)
-        return from_template("host.sh", train=train, devices=devices, port=PORT, **facts)
+        devices = " ".join(f"'{ids}'" if "," in ids else ids for ids in self.devices)
+        values = {"host": host, "hosts": hosts, "first": first, "train": train}
+        return render_template("host.sh", devices=devices, port=PORT, **values)
 
 
 def fewest_hosts(min_hosts: int | None, hosts: int) -> int:
-    """Return with how many hosts a job starts at least: all of them if `min_hosts` is None."""
+    """Return the minimum number of hosts of a job; None means all hosts."""
     if min_hosts is not None and min_hosts > hosts:
         raise UserError(f"--min-hosts {min_hosts} is more than the {hosts} of --hosts; lower it")
     return hosts if min_hosts is None else min_hosts
@@ -184,17 +184,17 @@ def fewest_hosts(min_hosts: int | None, hosts: int) -> int:
 def check_mesh_fits(
     training: LaunchedTraining, hosts: Iterable[tuple[int, int]], processes: Sequence[str] = ("",)
 ) -> None:
-    """Refuse hosts whose devices the mesh of the config does not take.
+    """Refuse hosts whose devices do not fit the mesh of the config.
 
     Args:
-      hosts: possible numbers of hosts, each with the number of devices of a host.
-      processes: an item for each process of a host.
+      hosts: pairs of a possible number of hosts and the devices per host.
+      processes: one item per process of a host.
     """
     from t2t_jax.parallel.mesh import mesh_shape
 
     for count, devices in hosts:
         if count < 1:
-            raise UserError(f"--hosts {count} is no number of hosts; ask for 1 at least")
+            raise UserError(f"--hosts {count} is too few; ask for at least 1")
         try:
             mesh_shape(training.config.parallel, count * devices, count * len(processes))
         except UserError as error:
@@ -202,48 +202,48 @@ def check_mesh_fits(
 
 
 def exclusion(template: str, training: LaunchedTraining, fewest: int) -> str:
-    """Return the lines that leave out hosts that hung, or "" for a run in a bucket."""
+    """Return the script lines that exclude hung hosts, or "" for a run in a bucket."""
     if isinstance(training.workdir, BucketPath):
         return ""
     hosts = shlex.quote(str(training.workdir.absolute() / EXCLUDED_HOSTS))
-    return from_template(template, excluded=hosts, fewest=fewest)
+    return render_template(template, excluded=hosts, fewest=fewest)
 
 
-def _listing(folder: Path) -> str:
-    """Return a command that lists a folder, and nothing in stores other than Google's."""
+def _listing_command(folder: Path) -> str:
     if not isinstance(folder, BucketPath):
         return f"find {shlex.quote(str(folder.absolute()))} -maxdepth 1"
+    # In other stores nothing is listed, so every restart counts as one without a new checkpoint.
     is_google = str(folder).startswith("gs://")
     return f"gcloud storage ls {shlex.quote(str(folder))}" if is_google else "true"
 
 
-def from_template(template: str, **values: object) -> str:
-    """Return a template with its places filled, such as `@{name}`, or `@{final.sh}` by a template.
+def render_template(template: str, **values: object) -> str:
+    """Fill the placeholders of a template, such as `@{name}`; `@{final.sh}` includes a template.
 
-    A value of several lines is indented as its place is. A line that has nothing but places, which
-    are all empty, is left out. The exit codes with a meaning are among the values.
+    Values of several lines get the indentation of their placeholder. A line is dropped if it has
+    only placeholders and all are empty. Exit codes are available as `final`, `hung` and `stopped`.
     """
     codes = {"final": " ".join(map(str, FINAL)), "hung": HUNG, "stopped": STOPPED}
     texts = {name: str(value) for name, value in {**codes, **values}.items()}
     lines = (files(__package__) / "templates" / template).read_text("utf-8").splitlines()
-    filled = ((line, _filled_line(line, texts)) for line in lines)
-    kept = [text for line, text in filled if text.strip() or not _PLACE.search(line)]
-    return "\n".join(kept) + "\n"
+    rendered = ((line, _render_line(line, texts)) for line in lines)
+    output = [text for line, text in rendered if text.strip() or not _PLACEHOLDER.search(line)]
+    return "\n".join(output) + "\n"
 
 
-def _filled_line(line: str, values: Mapping[str, str]) -> str:
+def _render_line(line: str, values: Mapping[str, str]) -> str:
     indent = line[: len(line) - len(line.lstrip())]
 
-    def text(place: re.Match[str]) -> str:
-        name = place[1]
-        found = from_template(name, **values) if name.endswith(".sh") else values[name]
-        return found.strip("\n").replace("\n", f"\n{indent}")
+    def substitute(placeholder: re.Match[str]) -> str:
+        name = placeholder[1]
+        text = render_template(name, **values) if name.endswith(".sh") else values[name]
+        return text.strip("\n").replace("\n", f"\n{indent}")
 
-    return _PLACE.sub(text, line)
+    return _PLACEHOLDER.sub(substitute, line)
 
 
 def split_option(option: str) -> tuple[str, str]:
-    """Return the name and the value of an option of a site; the value of a name alone is empty."""
+    """Return the name and the value of a scheduler option; the value may be ""."""
     name, _, value = option.lstrip("-").partition("=")
     if not name or len(option.splitlines()) != 1:
         raise UserError(f"--option {quote(option)} is not name=value, as in --option partition=gpu")

@@ -1,4 +1,4 @@
-"""The command `launch`: write a training job for a scheduler and submit it."""
+"""The command `launch`: write the job file of a training run and submit it to a scheduler."""
 
 import shlex
 import shutil
@@ -19,8 +19,8 @@ from t2t_jax.system.bucket import BucketPath
 
 _KINDS: tuple[type[TrainJob], ...] = Slurm, Kubernetes, Tpu, SkyPilot, Ssh
 SCHEDULERS = {kind.__name__.lower(): kind for kind in _KINDS}
-"""The class of the jobs of each scheduler by its name, whose fields are the flags of `launch`."""
-_PLACES = "coordinator", "num_processes", "process_id", "dry_run"
+"""The job class of each scheduler by its name; the class's fields are flags of `launch`."""
+_JOB_FLAGS = "coordinator", "num_processes", "process_id", "dry_run"
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class LaunchCommand:
 
         job, training = self.job, self.training
         job.check(training)
-        path, place = self._path()
+        path, reason = self._path()
         text = job.text(training, path)
         if job.print:
             print(text, end="")
@@ -49,15 +49,15 @@ class LaunchCommand:
         if job.shares_files and "://" not in training.config.data.corpus:
             open_corpus(training.config.data)
         job.check_queue(path.parent)
-        new = [folder for folder in path.parents if not folder.exists()]
+        new_folders = [folder for folder in path.parents if not folder.exists()]
         path.parent.mkdir(parents=True, exist_ok=True)
         earlier = path.read_bytes() if path.exists() else None
         write_whole(path, text.encode())
         print(text)
-        print(f"written to {path}{place}", flush=True)
+        print(f"written to {path}{reason}", flush=True)
         if shutil.which(job.client) is None:
             command = shlex.join(job.command(path))
-            print(f"{job.client} is not installed here; where it is, submit the job by: {command}")
+            print(f"{job.client} is not installed here; elsewhere, submit the job by: {command}")
             return 0
         try:
             return job.submit(path)
@@ -66,25 +66,25 @@ class LaunchCommand:
                 path.unlink(missing_ok=True)
             else:
                 write_whole(path, earlier)
-            for folder in new:
+            for folder in new_folders:
                 with suppress(OSError):
                     folder.rmdir()
             raise
 
     def _sees_run(self) -> bool:
-        """Return whether this machine sees the run directory as the hosts do."""
+        """Return whether this machine sees the same run directory as the hosts."""
         workdir = self.training.workdir
         if not isinstance(workdir, BucketPath):
             return self.job.shares_files
         try:
             workdir.exists()
         except UserError as error:  # hosts may have credentials that this machine lacks
-            warn(f"whether {workdir} is free was not looked at: {error}")
+            warn(f"cannot check whether another process uses {workdir}: {error}")
             return False
         return True
 
     def _path(self) -> tuple[Path, str]:
-        """Return the file of the job, and why it is not in the run directory if it is not."""
+        """Return the path of the job file, and a reason if it is outside the run directory."""
         from t2t_jax.workdir import LAUNCH
 
         workdir, name = self.training.workdir, self.job.file
@@ -96,49 +96,49 @@ class LaunchCommand:
 
 
 def launch_command(arguments: Sequence[str], program: str = "t2t-jax launch") -> LaunchCommand:
-    """Return the command that a command line asks for: a scheduler, its flags, --, and a training.
+    """Parse the command line of `launch`: a scheduler, its flags, --, and a train command.
 
     Raises:
-      UserError: there is no such scheduler, or a flag of it or of the training is refused.
-      SystemExit: the command line asked for help, which has been printed.
+      UserError: the command line is invalid.
+      SystemExit: it asked for help, which was printed.
     """
-    known, call = ", ".join(SCHEDULERS), usage_of_launch(program)
+    names, usage = ", ".join(SCHEDULERS), usage_of_launch(program)
     scheduler, *flags = arguments or [""]
     if scheduler in ("-h", "--help", "--help-all"):
-        print(f"usage: {call}", "", *wrapped(LaunchCommand.__doc__ or ""), "", sep="\n")
-        print(f"The schedulers: {known}.\nThe flags of each: {program} slurm --help")
+        print(f"usage: {usage}", "", *wrapped(LaunchCommand.__doc__ or ""), "", sep="\n")
+        print(f"The schedulers: {names}.\nThe flags of each: {program} slurm --help")
         raise SystemExit(0)
     if scheduler not in SCHEDULERS:
-        hint = did_you_mean(scheduler, SCHEDULERS, f"as in {call}")
-        given = f"not {scheduler!r}" if scheduler else "which is missing"
-        raise UserError(f"{program} takes a scheduler first ({known}), {given}; {hint}")
+        hint = did_you_mean(scheduler, SCHEDULERS, f"as in {usage}")
+        problem = f"not {scheduler!r}" if scheduler else "which is missing"
+        raise UserError(f"{program} takes a scheduler first ({names}), {problem}; {hint}")
     end = flags.index("--") if "--" in flags else len(flags)
     flags, command = flags[:end], flags[end + 1 :]
     if command[:1] != ["train"] and not {"-h", "--help", "--help-all"} & {*flags}:
-        raise UserError(f"{program} {scheduler} takes -- and a training last, as in {call}")
+        raise UserError(f"{program} {scheduler} takes -- and train RUN last, as in {usage}")
     job = parse_flags(SCHEDULERS[scheduler], flags, f"{program} {scheduler}")
     return LaunchCommand(job, _training(command[1:]))
 
 
 def usage_of_launch(program: str) -> str:
-    """Return how the command is called."""
+    """Return the synopsis of the command."""
     return f"{program} SCHEDULER [--flag ...] -- train [--flag ...] RUN"
 
 
 def _training(arguments: Sequence[str]) -> LaunchedTraining:
-    """Return the training of a command line, which is checked as `t2t-jax train` does it."""
+    """Parse and check the arguments of `t2t-jax train`."""
     for argument in arguments:
         if len(argument.splitlines()) > 1:
             raise UserError(
                 f"{quote(argument)} has several lines; a job takes arguments of one line"
             )
     train = train_command(arguments)
-    refused = changed_flags(train, _PLACES)
+    refused = changed_flags(train, _JOB_FLAGS)
     for part in flags_of_plugins(train):
         refused += changed_flags(part, part.instead)
     if refused:
         raise UserError(
-            f"{refused[0]} is not for a job, which says where its processes are and trains; leave "
-            "it out"
+            f"{refused[0]} cannot be used in a job, which places its processes and trains by "
+            "itself; leave the flag out"
         )
     return LaunchedTraining(tuple(arguments), train.fields, train.workdir)

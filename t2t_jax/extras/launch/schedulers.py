@@ -1,4 +1,4 @@
-"""A training as a job of Slurm, ssh, Cloud TPUs, SkyPilot or Kubernetes: a class for each."""
+"""The jobs of Slurm, ssh, Cloud TPUs, SkyPilot and Kubernetes."""
 
 import json
 import math
@@ -21,8 +21,8 @@ _JOB_FILE = "slurm.job"
 _HOST = re.compile(r"[^\s:@]+(@[^\s:@]+)?")
 _JOB = re.compile(r"^(\d+)(;\S+)?$", re.MULTILINE)
 _TPU = re.compile(r"([a-z0-9-]+):(\d+(?:x\d+){1,2})")
-# Texts that the YAML of Kubernetes reads as numbers or booleans, and PyYAML does not, such as 1e3.
-_UNCLEAR = re.compile(r"[a-zA-Z]|[^a-zA-Z/].*")
+# Texts such as 1e3, which Kubernetes reads as numbers or booleans, but PyYAML as texts.
+_AMBIGUOUS = re.compile(r"[a-zA-Z]|[^a-zA-Z/].*")
 _MEMORY = re.compile(r"[1-9]\d*[MGT]i")
 _CPUS_PER_DEVICE, _GIB_PER_DEVICE = 2, 8  # the smallest hosts of a cloud with a GPU have these
 _EXCLUSIVE = """annotations:
@@ -36,18 +36,18 @@ _HEADER = "# Written by t2t-jax launch kubernetes.\n"
 
 @dataclass(frozen=True)
 class Slurm(job.GpuHosts, job.TrainJob):
-    """Write a batch job of Slurm, and submit it by sbatch."""
+    """Write a batch job of Slurm, and submit it with sbatch."""
 
     hosts: int = 1
     """Number of nodes."""
     min_hosts: int | None = None
-    """Number of nodes with which the job also starts, if no more are up; None is --hosts."""
+    """Minimum number of nodes, if fewer than --hosts are up. By default, --hosts."""
     cpus: int | None = None
-    """Cores of each node; None takes whole nodes, with all of their memory."""
+    """Cores per node. By default, whole nodes with all of their memory."""
     time: str = "24:00:00"
     """Time limit as 90 (minutes), 24:00:00 or 2-12; a job that reaches it is queued again."""
     grace: int = 180
-    """Seconds before the time limit at which the training writes a checkpoint and stops."""
+    """Seconds before the time limit at which the run writes a checkpoint and stops."""
 
     file: ClassVar[str] = "slurm.sh"
     client: ClassVar[str] = "sbatch"
@@ -58,19 +58,19 @@ class Slurm(job.GpuHosts, job.TrainJob):
         return job.fewest_hosts(self.min_hosts, self.hosts)
 
     def check(self, training: job.LaunchedTraining) -> None:
-        """Refuse numbers of nodes that do not fit each other or the mesh, beside what others do."""
+        """Refuse flags that Slurm or the mesh does not accept."""
         super().check(training)
         if self.grace < 1:
-            raise UserError(f"--grace {self.grace} is no number of seconds above 0")
+            raise UserError(f"--grace {self.grace} is too short; give a number of seconds above 0")
         if not _TIME.fullmatch(self.time):
             raise UserError(
-                f"--time {self.time} is no time of Slurm; write minutes, HOURS:MINUTES:SECONDS or "
+                f"--time {self.time} is not a Slurm time; give minutes, HOURS:MINUTES:SECONDS or "
                 "DAYS-HOURS, as in 24:00:00"
             )
         self.check_hosts(training, range(self._fewest, self.hosts + 1))
 
     def check_queue(self, folder: Path) -> None:
-        """Refuse a run whose earlier job Slurm still has in its queue."""
+        """Refuse a run whose earlier job is still in Slurm's queue."""
         stored = folder / _JOB_FILE
         if not stored.is_file():
             return
@@ -80,7 +80,7 @@ class Slurm(job.GpuHosts, job.TrainJob):
             state = subprocess.run(queue, capture_output=True, text=True, errors="replace")
         except FileNotFoundError:
             return
-        if state.returncode == 0 and state.stdout.strip():  # a job that is forgotten is an error
+        if state.returncode == 0 and state.stdout.strip():  # squeue fails for forgotten jobs
             raise UserError(
                 f"job {number} of Slurm trains in {folder.parent} ({state.stdout.split()[0]}); "
                 f"wait for it, or end it first: scancel {number}"
@@ -90,31 +90,31 @@ class Slurm(job.GpuHosts, job.TrainJob):
         """Return the batch script, which requeues itself."""
         gpus = [f"gpus-per-node={self.gpus}"] if self.gpus else []
         share = "--exclusive --mem=0" if self.cpus is None else f"--mincpus={self.cpus}"
-        one_for_all = self.gpus and self.one_process_per == "host"
+        has_all_gpus = self.gpus and self.one_process_per == "host"
         log = path.absolute().with_name("slurm-%j.log")
-        return self.filled(
+        return self.render(
             training,
             path,
             nodes="-".join(map(str, sorted({self._fewest, self.hosts}))),
             share=share,
             log=shlex.quote(f"{str(log.parent).replace('%', '%%')}/{log.name}"),
             options="\n".join(f"#SBATCH --{option}" for option in [*gpus, *self.options()]),
-            devices=f"export JAX_LOCAL_DEVICE_IDS={self.devices[0]}" if one_for_all else "",
+            devices=f"export JAX_LOCAL_DEVICE_IDS={self.devices[0]}" if has_all_gpus else "",
             processes=len(self.devices),
             record=shlex.quote(str(log.with_name("slurm"))),
             exclusion=job.exclusion("slurm_exclusion.sh", training, self._fewest),
         )
 
     def command(self, path: Path) -> list[str]:
-        """Return the command of sbatch, which answers with the number of the job."""
+        """Return the sbatch command, which prints the job number."""
         return ["sbatch", "--parsable", str(path)]
 
-    def submitted(self, path: Path, answer: str) -> None:
-        """Print the number of the job, and keep it for `check_queue`."""
+    def report_submission(self, path: Path, answer: str) -> None:
+        """Print the job number, and record it for `check_queue`."""
         match = _JOB.search(answer)
         if match is None:
             raise UserError(
-                f"sbatch answered {quote(in_one_line(answer))}, not with the number of a job; see "
+                f"sbatch answered {quote(in_one_line(answer))} instead of a job number; see "
                 "squeue --me before you try again"
             )
         number = match[1]
@@ -124,15 +124,15 @@ class Slurm(job.GpuHosts, job.TrainJob):
 
 @dataclass(frozen=True)
 class Ssh(job.GpuHosts, job.TrainJob):
-    """Write a script that trains on hosts that see the files of this one, and start it.
+    """Write and start a script that trains on hosts with a shared file system, through ssh.
 
-    Each --option is one of ssh, such as Port=2222.
+    Each --option is an option of ssh, such as Port=2222.
     """
 
     hosts: tuple[str, ...] = ()
-    """Names of the hosts, or USER@NAME, by which they also find each other."""
+    """Hosts as NAME or USER@NAME; they also reach each other by these names."""
     min_hosts: int | None = None
-    """Number of hosts with which a training goes on without those that hung; None is all."""
+    """Minimum number of hosts to continue with, without hosts that hung. By default, all."""
 
     file: ClassVar[str] = "ssh.sh"
     client: ClassVar[str] = "ssh"
@@ -144,7 +144,7 @@ class Ssh(job.GpuHosts, job.TrainJob):
         return job.fewest_hosts(self.min_hosts, len(self.hosts))
 
     def check(self, training: job.LaunchedTraining) -> None:
-        """Refuse names of hosts, or a number of them that does not fit the mesh."""
+        """Refuse bad host names, or a number of hosts that does not fit the mesh."""
         super().check(training)
         if not self.hosts:
             raise UserError("there is no host to train on; name some, as in --hosts gpu1 gpu2")
@@ -154,15 +154,15 @@ class Ssh(job.GpuHosts, job.TrainJob):
         for host in self.hosts:
             if not _HOST.fullmatch(host):
                 raise UserError(
-                    f"--hosts {quote(host)} is not NAME or USER@NAME; a port is --option Port=2222"
+                    f"--hosts {quote(host)} is not NAME or USER@NAME; set ports by --option Port=22"
                 )
         self.check_hosts(training, range(self._fewest, len(self.hosts) + 1))
 
     def text(self, training: job.LaunchedTraining, path: Path) -> str:
-        """Return the script, which is called on the hosts, too."""
+        """Return the script, which also runs on the hosts."""
         train = self.train_command(training)
         options = [word for option in self.options() for word in ("-o", option)]
-        return self.filled(
+        return self.render(
             training,
             path,
             hosts=shlex.join(self.hosts),
@@ -174,16 +174,16 @@ class Ssh(job.GpuHosts, job.TrainJob):
 
 @dataclass(frozen=True)
 class Tpu(job.TrainJob):
-    """Write a script that asks for a slice of TPUs and trains on all of its hosts, and start it.
+    """Write and start a script that requests a TPU slice and trains on all of its hosts.
 
-    Each --option is a flag of gcloud's queued-resources create, such as spot. A host has one
+    Each --option is a flag of gcloud's queued-resources create, such as spot. Each host runs one
     process, for all of its chips.
     """
 
     accelerator: str | None = None
-    """Kind and size of the slice, as gcloud takes it: v5litepod-16."""
+    """Type and size of the slice for gcloud, such as v5litepod-16."""
     runtime: str | None = None
-    """Version of the hosts' system, as gcloud takes it: v2-alpha-tpuv5-lite."""
+    """Runtime version of the hosts for gcloud, such as v2-alpha-tpuv5-lite."""
     zone: str | None = None
     """Zone of the slice."""
     setup: tuple[str, ...] = (
@@ -192,26 +192,26 @@ class Tpu(job.TrainJob):
         ". .venv/bin/activate",
         "~/.local/bin/uv pip install --quiet -e '.[train,tpu,gcs]' || exit",
     )
-    """Lines of shell that each host runs before the training, in a copy of this directory. The
-    hosts' system has Python 3.10, so uv installs a newer one."""
+    """Shell lines that each host runs before training, in a copy of this directory. The hosts have
+    Python 3.10, so uv installs a newer version."""
 
     file: ClassVar[str] = "tpu.sh"
     client: ClassVar[str] = "gcloud"
-    name_form: ClassVar[str] = r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?"
-    name_rule: ClassVar[str] = "of small letters, digits and hyphens"
+    name_pattern: ClassVar[str] = r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?"
+    name_rule: ClassVar[str] = "of lowercase letters, digits and hyphens"
     in_foreground: ClassVar[bool] = True
 
     def check(self, training: job.LaunchedTraining) -> None:
-        """Refuse a name that gcloud would not take, or flags that are missing."""
+        """Refuse a name that gcloud does not accept, or missing flags."""
         super().check(training)
         for name in ("accelerator", "runtime", "zone"):
             if getattr(self, name) is None:
-                raise UserError(f"a slice of TPUs needs --{name}; see t2t-jax launch tpu --help")
+                raise UserError(f"a TPU slice needs --{name}; see t2t-jax launch tpu --help")
 
     def text(self, training: job.LaunchedTraining, path: Path) -> str:
         """Return the script."""
         options = [f"--{option}" for option in self.options()]
-        return self.filled(
+        return self.render(
             training,
             path,
             zone=shlex.quote(str(self.zone)),
@@ -223,33 +223,33 @@ class Tpu(job.TrainJob):
 
 @dataclass(frozen=True)
 class SkyPilot(job.GpuHosts, job.TrainJob):
-    """Write a task of SkyPilot, and start it by sky as a managed job.
+    """Write a SkyPilot task, and start it with sky as a managed job.
 
-    Each --option is one of the task's resources, such as infra=aws/us-east-1 or use_spot=true.
+    Each --option is a resource of the task, such as infra=aws/us-east-1 or use_spot=true.
     """
 
     hosts: int = 1
     """Number of nodes."""
     gpus: int = 0
-    """GPUs of a host, of the kind of --gpu; 0 trains on its CPU."""
+    """GPUs per host, of the type --gpu; 0 trains on the CPU."""
     gpu: str = "H100"
-    """Kind of the GPUs, as SkyPilot names it."""
+    """SkyPilot's name of the GPU type."""
     setup: tuple[str, ...] = ("pip install -e '.[train,cuda13,gcs,s3]'",)
-    """Lines of shell that each host runs once, in the copy of the current directory."""
+    """Shell lines that each host runs once, in a copy of the current directory."""
 
     file: ClassVar[str] = "skypilot.yaml"
     client: ClassVar[str] = "sky"
 
     def check(self, training: job.LaunchedTraining) -> None:
-        """Refuse hosts on which the mesh of the config cannot lie, beside what all jobs refuse."""
+        """Refuse a run that does not fit the task's hosts."""
         super().check(training)
         self.check_hosts(training, [self.hosts])
 
     def text(self, training: job.LaunchedTraining, path: Path) -> str:
-        """Return the task."""
+        """Return the YAML text of the task."""
         resources = [("accelerators", json.dumps(f"{self.gpu}:{self.gpus}"))] if self.gpus else []
         resources += map(job.split_option, self.option)
-        return self.filled(
+        return self.render(
             training,
             path,
             name=json.dumps(self.title(training)),
@@ -263,62 +263,61 @@ class SkyPilot(job.GpuHosts, job.TrainJob):
         )
 
     def command(self, path: Path) -> list[str]:
-        """Return the command of sky, which waits for no question and no log."""
+        """Return the sky command, which asks no question and does not follow the log."""
         return ["sky", "jobs", "launch", "--yes", "--detach-run", str(path)]
 
 
-# A JobSet and not a Job: when one pod fails, all have to start again together, and only a JobSet
-# counts that as one restart; and it is what GKE knows several slices of TPUs by. Each pod is told
-# its place (`--coordinator`, `--process-id`), so it needs neither the package `kubernetes` nor
-# rights.
+# A JobSet and not a Job: when one pod fails, all pods restart together, and only a JobSet counts
+# that as one restart. GKE also requires a JobSet for several TPU slices. Each pod gets its process
+# index as a flag, so it needs neither the package `kubernetes` nor access rights.
 @dataclass(frozen=True)
 class Kubernetes(job.GpuHosts, job.TrainJob):
-    """Write a JobSet, and create it by kubectl in the namespace of its context.
+    """Write a JobSet, and create it with kubectl in the current namespace.
 
     Each --option is a label that nodes need, such as
     cloud.google.com/gke-accelerator=nvidia-h100-80gb.
     """
 
     image: str | None = None
-    """Image of the repository's Dockerfile, built with the extras that the training needs."""
+    """Image of the repository's Dockerfile, built with the extras that training needs."""
     hosts: int = 1
-    """Number of pods, each on a host of its own; of every slice, with --tpu."""
+    """Number of pods, each on a separate host; with --tpu, pods per slice."""
     tpu: str | None = None
-    """Kind and topology of the TPUs of a slice, as GKE names them: tpu-v6e-slice:4x4."""
+    """TPU type and topology of a slice in GKE's terms, such as tpu-v6e-slice:4x4."""
     slices: int = 1
-    """Number of slices of TPUs."""
+    """Number of TPU slices."""
     claim: str | None = None
-    """Volume claim that has the run directory, unless that is in a bucket."""
+    """Volume claim with the run directory, unless the run is in a bucket."""
     mount: Path = Path("/runs")
-    """The place at which pods see the volume."""
+    """Mount path of the volume in the pods."""
     service_account: str | None = None
     """Service account of the pods, such as one that may write to the bucket."""
     secret: str | None = None
-    """Secret whose keys become variables of the environment, such as AWS_ACCESS_KEY_ID."""
+    """Secret whose keys become environment variables, such as AWS_ACCESS_KEY_ID."""
     grace: int = 180
-    """Seconds that a pod has for its last checkpoint when it is stopped."""
+    """Seconds that a stopped pod has for its last checkpoint."""
     cpus: int = 0
-    """CPUs that a pod requests; 0 is 2 for each device."""
+    """CPUs that a pod requests; 0 means 2 per device."""
     memory: str | None = None
-    """Memory that a pod requests, such as 64Gi; None is 8 GiB for each device."""
+    """Memory that a pod requests, such as 64Gi. By default, 8 GiB per device."""
     patch: Path | None = None
-    """YAML file that is merged into the JobSet: tolerations, labels, a queue, network devices."""
+    """YAML file to merge into the JobSet: tolerations, labels, a queue, network devices."""
 
     file: ClassVar[str] = "jobset.yaml"
     client: ClassVar[str] = "kubectl"
-    name_form: ClassVar[str] = r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?"
-    name_rule: ClassVar[str] = "of at most 40 small letters, digits and hyphens"
+    name_pattern: ClassVar[str] = r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?"
+    name_rule: ClassVar[str] = "of at most 40 lowercase letters, digits and hyphens"
 
     def check(self, training: job.LaunchedTraining) -> None:
-        """Refuse a name, a run directory, TPUs or resources that Kubernetes would not take."""
+        """Refuse a name, run directory, TPU slice or resource that Kubernetes does not accept."""
         super().check(training)
         if self.image is None:
             raise UserError("a pod needs an image; name one, as in --image registry/t2t-jax:1")
         if not isinstance(training.workdir, BucketPath):
             if self.claim is None:
                 raise UserError(
-                    f"pods have no {training.workdir}; name a bucket by --workdir, or the volume "
-                    "claim that has the directory by --claim"
+                    f"pods cannot see {training.workdir}; pass a bucket as --workdir, or the "
+                    "volume claim that has the directory as --claim"
                 )
             if not training.workdir.is_relative_to(self.mount):
                 raise UserError(
@@ -326,33 +325,33 @@ class Kubernetes(job.GpuHosts, job.TrainJob):
                     f"see the volume of --claim {self.claim}"
                 )
         if self.memory is not None and not _MEMORY.fullmatch(self.memory):
-            raise UserError(f"--memory {self.memory} is no amount of memory; write it as 64Gi")
+            raise UserError(f"--memory {self.memory} is not an amount of memory; write it as 64Gi")
         if self.tpu is None and self.slices != 1:
-            raise UserError(f"--slices {self.slices} is about TPUs; name them by --tpu")
+            raise UserError(f"--slices {self.slices} is only for TPUs; give their type by --tpu")
         if self.tpu is not None:
             job.check_mesh_fits(training, [(self.slices * self.hosts, self._chips(self.tpu))])
         else:
             self.check_hosts(training, [self.hosts])
 
     def _chips(self, tpu: str) -> int:
-        """Return the chips of a host of a slice."""
-        found = _TPU.fullmatch(tpu)
-        if not found:
+        """Return the number of chips per host of a slice."""
+        match = _TPU.fullmatch(tpu)
+        if not match:
             raise UserError(f"--tpu {tpu} is not KIND:TOPOLOGY, as in tpu-v6e-slice:4x4")
         if self.gpus or self.one_process_per == "gpu":
             raise UserError(
                 "--tpu is for pods without GPUs; leave --gpus and --one-process-per out"
             )
-        chips = math.prod(map(int, found[2].split("x")))
+        chips = math.prod(map(int, match[2].split("x")))
         if self.hosts < 1 or self.slices < 1 or chips % self.hosts or chips // self.hosts > 8:
             raise UserError(
-                f"the {chips} chips of --tpu {tpu} do not lie on {self.hosts} hosts of at most 8 "
+                f"the {chips} chips of --tpu {tpu} do not fit on {self.hosts} hosts of at most 8 "
                 f"chips in each of {self.slices} slices; GKE says how many hosts a slice has"
             )
         return chips // self.hosts
 
     def text(self, training: job.LaunchedTraining, path: Path) -> str:
-        """Return the manifest of the JobSet."""
+        """Return the YAML manifest of the JobSet."""
         from t2t_jax.workdir import CHECKPOINTS
 
         name, train = self.title(training), self.train_command(training)
@@ -365,7 +364,7 @@ class Kubernetes(job.GpuHosts, job.TrainJob):
                 "cloud.google.com/gke-tpu-topology": topology,
             }
             device, count = "google.com/tpu", self._chips(self.tpu)
-            # GKE tells the pods by TPU_* and MEGASCALE_* where the others of all slices are.
+            # GKE passes the addresses of all pods and slices in TPU_* and MEGASCALE_* variables.
             script = _ONE_PROCESS.format(train=train)
         else:
             first = f"{name}-train-0-0.{name}"
@@ -374,8 +373,8 @@ class Kubernetes(job.GpuHosts, job.TrainJob):
             )
         account, claim, secret = self.service_account, self.claim, self.secret
         mount = str(self.mount) if claim else "/cache"
-        claimed = f"persistentVolumeClaim:\n  claimName: {json.dumps(claim)}"
-        manifest = self.filled(
+        volume_claim = f"persistentVolumeClaim:\n  claimName: {json.dumps(claim)}"
+        manifest = self.render(
             training,
             path,
             annotations=_EXCLUSIVE if self.slices > 1 else "",
@@ -383,7 +382,7 @@ class Kubernetes(job.GpuHosts, job.TrainJob):
             selectors=f"nodeSelector: {json.dumps(labels)}" if labels else "",
             image=json.dumps(self.image),
             checkpoints=shlex.quote(str(training.workdir / CHECKPOINTS)),
-            # Kubernetes looks only at the codes of failures.
+            # Kubernetes evaluates only the exit codes of failures, so 0 is left out.
             refused=", ".join(str(code) for code in FINAL if code),
             uncounted="|".join(str(code) for code in (*FINAL, STOPPED)),
             script="\n".join([*self.setup, script]),
@@ -394,59 +393,58 @@ class Kubernetes(job.GpuHosts, job.TrainJob):
             cache=json.dumps(f"{mount}/.cache" if claim else mount),
             volume="runs" if claim else "cache",
             mount=json.dumps(mount),
-            source=claimed if claim else "emptyDir: {}",
+            source=volume_claim if claim else "emptyDir: {}",
         )
-        return _patched(manifest, self.patch) if self.patch else manifest
+        return _merge_patch_file(manifest, self.patch) if self.patch else manifest
 
     def command(self, path: Path) -> list[str]:
-        """Return the command of kubectl, which refuses a JobSet of a name that is taken."""
+        """Return the kubectl command, which refuses a JobSet if its name is already in use."""
         return ["kubectl", "create", "-f", str(path)]
 
 
-def _patched(manifest: str, patch: Path) -> str:
-    """Return a manifest with a patch merged into it."""
+def _merge_patch_file(manifest: str, patch: Path) -> str:
     import yaml
 
     class Dumper(yaml.SafeDumper):
-        """Writes the lines of scripts as they are."""
+        """Writes scripts as literal blocks."""
 
     def block(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-        style = "|" if "\n" in text else '"' if _UNCLEAR.fullmatch(text) else None
+        style = "|" if "\n" in text else '"' if _AMBIGUOUS.fullmatch(text) else None
         return dumper.represent_scalar("tag:yaml.org,2002:str", text, style)
 
     Dumper.add_representer(str, block)
     try:
         changes = yaml.safe_load(patch.read_text("utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UserError(f"--patch {patch} is no readable YAML: {in_one_line(error)}") from error
+        raise UserError(f"--patch {patch} is not readable YAML: {in_one_line(error)}") from error
     if not isinstance(changes, dict):
         raise UserError(f"--patch {patch} has no fields of a JobSet, such as metadata or spec")
-    merged = _merged(yaml.safe_load(manifest), changes, f"--patch {patch}: ")
+    merged = _merge(yaml.safe_load(manifest), changes, f"--patch {patch}: ")
     return _HEADER + yaml.dump(merged, Dumper=Dumper, sort_keys=False, width=1_000_000)
 
 
-def _merged(value: object, change: object, place: str) -> object:
-    """Return a value of a manifest with a change, as Kubernetes merges strategic patches.
+def _merge(value: object, change: object, path: str) -> object:
+    """Merge a change into a part of a manifest, like a strategic merge patch of Kubernetes.
 
     Mappings are merged, and so are lists of items with names or mount paths. null removes a field.
+    Error messages begin with `path`.
     """
     if isinstance(change, dict):
         fields = dict(value) if isinstance(value, dict) else {}
         for name, part in change.items():
-            fields[name] = _merged(fields.get(name), part, f"{place}{name}.")
+            fields[name] = _merge(fields.get(name), part, f"{path}{name}.")
         return {name: part for name, part in fields.items() if part is not None}
     if isinstance(value, list) and isinstance(change, list):
-        items = {_key(item): item for item in value}
+        items = {_merge_key(item): item for item in value}
         if None in items:  # such as rules of a policy
             return change
         for item in change:
-            if (key := _key(item)) is None:
-                raise UserError(f"{place.rstrip('.')} has an item without a name; add its name")
-            items[key] = _merged(items.get(key), item, f"{place}{key}.")
+            if (key := _merge_key(item)) is None:
+                raise UserError(f"{path.rstrip('.')} has an item without a name; add its name")
+            items[key] = _merge(items.get(key), item, f"{path}{key}.")
         return list(items.values())
     return change
 
 
-def _key(item: object) -> str | None:
-    """Return the name by which Kubernetes merges an item of a list; None if it has none."""
+def _merge_key(item: object) -> str | None:
     return item.get("mountPath", item.get("name")) if isinstance(item, dict) else None

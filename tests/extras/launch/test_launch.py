@@ -233,8 +233,8 @@ def test_names_stay_texts_whichever_version_of_yaml_reads_them(
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "is no readable YAML: .*No such file"),
-        ("a: [", "is no readable YAML: "),
+        (None, "is not readable YAML: .*No such file"),
+        ("a: [", "is not readable YAML: "),
         ("- a", "has no fields of a JobSet"),
         ("spec: {replicatedJobs: [{replicas: 2}]}", "spec.replicatedJobs has an item without a na"),
     ],
@@ -638,14 +638,14 @@ def test_a_client_that_refuses_or_is_missing_is_told_in_a_line(
     with refused("sbatch: error: invalid partition: gpu; nothing was submitted"):
         _run("slurm --option partition=gpu", tmp_path / "run")
     shims("sbatch", "echo welcome")
-    with pytest.raises(UserError, match=r"sbatch answered 'welcome', not with the number"):
+    with pytest.raises(UserError, match=r"sbatch answered 'welcome' instead of a job number"):
         _run("slurm", tmp_path / "run")
     assert not (tmp_path / "run").exists()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", "/nowhere")
     assert _run("kubernetes --image i:1", "s3://bucket/big") == 0
     printed, warned = capsys.readouterr()
-    assert warned.startswith("warning: whether s3://bucket/big is free was not looked at: ")
+    assert warned.startswith("warning: cannot check whether another process uses s3://bucket/big: ")
     *_, written, missing = printed.splitlines()
     assert written == "written to launch/big/jobset.yaml, as the run is in a bucket"
     assert missing.endswith("submit the job by: kubectl create -f launch/big/jobset.yaml")
@@ -676,23 +676,23 @@ def test_a_job_that_is_refused_leaves_the_one_before_it(client, form, shims, tmp
         ("slrum", "r", "", "not 'slrum'; did you mean slurm?"),
         ("slurm --hosst 2", "r", "", "unknown flag --hosst; did you mean"),
         ("slurm", "r", "--rate 1", "unknown flag --rate"),
-        ("slurm", "r", "--process-id 1", "--process-id is not for a job"),
+        ("slurm", "r", "--process-id 1", "--process-id cannot be used in a job"),
         ("slurm", "r", "--model.num-heads 7", "not divisible by num_heads=7"),
         ("slurm --hosts 3", "r", "--parallel.fsdp 2", "with 3 hosts of 1 devices: parallel.fsdp=2"),
         ("slurm --hosts 4 --min-hosts 3 --gpus 2", "r", "--parallel.data 8", "with 3 hosts of 2"),
         ("slurm --hosts 2 --min-hosts 3", "r", "", "--min-hosts 3 is more than the 2 of --hosts"),
         ("ssh --hosts a b --min-hosts 3", "r", "", "--min-hosts 3 is more than the 2 of --hosts"),
-        ("slurm --hosts 0", "r", "", "--hosts 0 is no number of hosts"),
+        ("slurm --hosts 0", "r", "", "--hosts 0 is too few"),
         ("slurm --retries -1", "r", "", "--retries -1 is negative"),
         ("slurm --option =x", "r", "", "--option '=x' is not name=value"),
-        ("slurm --time 24h", "r", "", "--time 24h is no time of Slurm"),
+        ("slurm --time 24h", "r", "", "--time 24h is not a Slurm time"),
         (
             "slurm --name a:b",
             "r",
             "",
-            "'a:b' is no name of a job for sbatch; give it one without colons and",
+            "'a:b' is not a job name for sbatch; pass a name without colons and",
         ),
-        ("slurm --name 'a\nb'", "r", "", "is no name of a job for sbatch"),
+        ("slurm --name 'a\nb'", "r", "", "is not a job name for sbatch"),
         ("slurm", "r", "--data.corpus text:/nope", "corpus directory /nope does not exist"),
         ("ssh --hosts a:22", "r", "", "--hosts 'a:22' is not NAME or USER@NAME"),
         ("ssh", "r", "", "there is no host to train on"),
@@ -701,13 +701,13 @@ def test_a_job_that_is_refused_leaves_the_one_before_it(client, form, shims, tmp
         ("tpu --zone z --runtime r", "gs://b/x", "", "needs --accelerator"),
         ("tpu --zone z --runtime r --accelerator a", "r", "", "--workdir r is relative"),
         ("kubernetes", "gs://b/x", "", "a pod needs an image"),
-        ("kubernetes --image i", "gs://b/X_1", "", "'X_1' is no name of a job for kubectl"),
-        ("kubernetes --image i", "/runs/x", "", "pods have no /runs/x"),
+        ("kubernetes --image i", "gs://b/X_1", "", "'X_1' is not a job name for kubectl"),
+        ("kubernetes --image i", "/runs/x", "", "pods cannot see /runs/x"),
         ("kubernetes --image i --claim c", "/data/x", "", "is not below --mount /runs"),
-        ("kubernetes --image i --memory 64", "gs://b/x", "", "--memory 64 is no amount of memory"),
+        ("kubernetes --image i --memory 64", "gs://b/x", "", "--memory 64 is not an amount of"),
         ("kubernetes --image i --tpu v6e", "gs://b/x", "", "--tpu v6e is not KIND:TOPOLOGY"),
-        ("kubernetes --image i --tpu a:4x4 --hosts 3", "gs://b/x", "", "do not lie on 3 hosts"),
-        ("kubernetes --image i --slices 2", "gs://b/x", "", "--slices 2 is about TPUs"),
+        ("kubernetes --image i --tpu a:4x4 --hosts 3", "gs://b/x", "", "do not fit on 3 hosts"),
+        ("kubernetes --image i --slices 2", "gs://b/x", "", "--slices 2 is only for TPUs"),
     ],
 )
 def test_a_mistake_is_refused_in_a_line_before_anything_is_written(
@@ -721,7 +721,7 @@ def test_a_mistake_is_refused_in_a_line_before_anything_is_written(
 
 def test_a_command_without_a_training_is_refused():
     for end in ([], ["--"], ["--", "serve"], ["train", "--config", "configs/base.py"]):
-        with pytest.raises(UserError, match="takes -- and a training last"):
+        with pytest.raises(UserError, match="takes -- and train RUN last"):
             launch_command(["slurm", *end])
 
 

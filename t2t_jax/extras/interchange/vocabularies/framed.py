@@ -69,7 +69,7 @@ class FramedVocabulary(Vocabulary):
 
     @cached_property
     def serialized(self) -> bytes:
-        """See `Vocabulary.serialized`."""
+        """Return the bytes of the vocabulary."""
         # `between` leaves `_serialized` empty: most copies are never serialized.
         return self._serialized or _bytes(self._content)
 
@@ -139,7 +139,7 @@ class FramedVocabulary(Vocabulary):
 
     @property
     def speller(self) -> Vocabulary:
-        """See `Vocabulary.speller`."""
+        """Return the vocabulary that spells the ids of every language pair."""
         return self if self._speller is None else self._speller
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:

@@ -66,12 +66,12 @@ class PairedVocabulary(Vocabulary):
 
     @property
     def unk_id(self) -> int:
-        """See `Vocabulary.unk_id`."""
+        """Return the target id of unknown text."""
         return self._ids[1][_UNKNOWN]
 
     @property
     def files(self) -> Mapping[str, bytes]:
-        """See `Vocabulary.files`."""
+        """Return both SentencePiece models, by file name."""
         return dict(zip(("source.spm", "target.spm"), self._models, strict=True))
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:

@@ -49,17 +49,17 @@ class PretrainedVocabulary(Vocabulary):
 
     @property
     def unk_id(self) -> int:
-        """See `Vocabulary.unk_id`."""
+        """Return the id of unknown text."""
         return self._unknown
 
     @property
     def files(self) -> Mapping[str, bytes]:
-        """See `Vocabulary.files`."""
+        """Return the file tokenizer.json, by its name."""
         return {"tokenizer.json": self._definition.encode()}
 
     @cached_property
     def protected_tokens(self) -> frozenset[str]:
-        """See `Vocabulary.protected_tokens`, such as <mask>."""
+        """Return the entries that are never split, such as <mask>."""
         added = self._tokenizer.get_added_tokens_decoder().values()
         return frozenset(token.content for token in added)
 
@@ -69,7 +69,7 @@ class PretrainedVocabulary(Vocabulary):
         return [[*(self._ours.get(n, self._unknown) for n in row.ids), EOS_ID] for row in rows]
 
     def pieces(self, ids: Rows) -> list[list[str]]:
-        """See `Vocabulary.pieces`."""
+        """Return the subword of each id, row by row."""
         return [[self._piece(int(token)) for token in row] for row in ids]
 
     def spelling(self, token: int) -> bytes:
