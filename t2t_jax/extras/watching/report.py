@@ -92,7 +92,7 @@ def health_sections(
     notes = [f"A profile to open in xprof or Perfetto: {path}" for path in profiles]
     if history.end is not None and history.end["step"] < config.training.num_train_steps:
         notes.insert(0, history.end.get("text", ""))
-    section = Section("Messages of the training run", notes, ("step", "warning"), rows)
+    section = Section("Training messages", notes, ("step", "warning"), rows)
     return [section] if rows or notes else []
 
 

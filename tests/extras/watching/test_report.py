@@ -485,20 +485,16 @@ def test_warnings_and_the_reason_of_an_early_end_are_in_the_report(tmp_path):
     warning = {"step": 7, "of": "warning", "rule": "much_padding", "text": "half is padding"}
     end = {"step": 90, "of": "end", "text": "dev rose no more"}
     report = build_report(_write(tmp_path, _config("ende_base"), log=[warning, end]))
-    (said,) = (
-        section for section in report.sections if section.title == "Messages of the training run"
-    )
+    (said,) = (section for section in report.sections if section.title == "Training messages")
     assert said.notes == ["dev rose no more"]
     assert said.rows == [("7", "half is padding")]
     done = [end | {"step": 100_000}]
     workdir = _write(tmp_path, _config("ende_base"), log=done)
     sections = build_report(workdir).sections
-    assert "Messages of the training run" not in [section.title for section in sections]
+    assert "Training messages" not in [section.title for section in sections]
     place = workdir / "profile" / "steps_5_7"
     place.mkdir(parents=True)
-    said = next(
-        s for s in build_report(workdir).sections if s.title == "Messages of the training run"
-    )
+    said = next(s for s in build_report(workdir).sections if s.title == "Training messages")
     assert said.notes == [f"A profile to open in xprof or Perfetto: {place}"]
 
 
