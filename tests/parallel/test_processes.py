@@ -5,7 +5,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from contextlib import contextmanager
 from types import ModuleType
 
@@ -18,7 +17,7 @@ from jax._src.clusters.k8s_cluster import K8sCluster
 from t2t_jax.errors import UserError
 from t2t_jax.parallel import processes
 from t2t_jax.parallel.processes import RollCall
-from tests.programs import free_port
+from tests.programs import free_port, wait_until
 
 # What the processes of these tests do, and the checkpoints that the tests themselves write and
 # read: parameters in parts, each on a device of its own, as far as there are devices.
@@ -464,8 +463,7 @@ def test_the_roll_call_listens_at_the_address_of_the_coordinator_only():
     roll_call, port = RollCall(), free_port()
     thread = threading.Thread(target=roll_call._listen, args=("127.0.0.1", port))
     thread.start()
-    while 0 not in roll_call._present:
-        time.sleep(0.01)
+    wait_until(lambda: 0 in roll_call._present)
     socket.create_connection(("127.0.0.1", port), timeout=5).close()
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.2", port), timeout=5)
