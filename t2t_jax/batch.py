@@ -1,4 +1,4 @@
-"""Batches, in the form that all models take, and the ids that every vocabulary shares."""
+"""The batch that all models take, and the special ids that all vocabularies share."""
 
 from collections.abc import Sequence as SequenceOf
 from typing import Any, NamedTuple
@@ -11,80 +11,80 @@ from jaxtyping import Array, Int, Int32, UInt8
 from t2t_jax.errors import UserError
 
 PAD_ID = 0
-"""Id of padding, which fills a row after its last sentence."""
+"""Id of padding, which fills a batch row after its last sentence."""
 EOS_ID = 1
-"""Id of the end of a sentence."""
+"""Id of the end-of-sentence token."""
 BOS_ID = 2
-"""Id that stands before the first token of a target."""
+"""Id of the beginning-of-sentence token, which precedes the first token of a target."""
 UNK_ID = 3
-"""Id of text that the vocabulary cannot spell."""
+"""Id of the unknown token, for text that the vocabulary cannot spell."""
 
 
 class Sequence(NamedTuple):
-    """Sentences in rows, several a row if packed. NumPy arrays on the host, JAX on a device.
+    """Sentences in batch rows, as NumPy arrays on the host or JAX arrays on a device.
 
-    Segments number the sentences of a row from 1; segment 0 is padding, where all three arrays are
-    0 (`PAD_ID`). Masks and positions follow from these fields alone.
+    A row holds several sentences if it is packed. All three arrays are 0 at padding.
     """
 
     tokens: Int32[Any, "*rows length"]
-    """Ids; every sentence ends with `EOS_ID`."""
+    """Token ids; every sentence ends with `EOS_ID`."""
     segments: Int32[Any, "*rows length"]
-    """Number of the sentence within its row."""
+    """Segment ids: the index of the sentence in its batch row, from 1; 0 is padding."""
     positions: Int32[Any, "*rows length"]
-    """Position within the sentence, from 0."""
+    """Position of the token in its sentence, from 0."""
 
 
 class Patches(NamedTuple):
-    """Images in rows, as the patches that they are cut into, in the place of sentences.
+    """Images in batch rows, cut into patches, as the inputs of an image encoder.
 
-    The first place of each image, at position 0, has no patch: it is that of the class token.
+    Position 0 of each image holds the class token, which has no patch.
     """
 
     values: UInt8[Any, "*rows length values"]
-    """The numbers of each patch, row by row of its pixels; 0 in places without one."""
+    """The pixel values of each patch, row by row; 0 at padding and class tokens."""
     segments: Int32[Any, "*rows length"]
-    """Number of the image within its row, from 1; 0 is padding."""
+    """Segment ids: the index of the image in its batch row, from 1; 0 is padding."""
     positions: Int32[Any, "*rows length"]
-    """Number of the patch within the image, from 1; 0 is the class token."""
+    """Index of the patch in its image, from 1; 0 is the class token."""
 
 
 class Batch(NamedTuple):
-    """Pairs of sentences: segment k of `inputs` and segment k of `targets` in the same row."""
+    """Sentence pairs: segment k of `inputs` pairs with segment k of the same row of `targets`."""
 
     inputs: Any
-    """The sources, `[rows, source_length]`: a `Sequence`, or another form with segments and
+    """The sources, `[rows, source_length]`: a `Sequence`, or another tuple with segments and
     positions, such as `Patches`, for a network that reads no tokens."""
     targets: Sequence
-    """The targets, `[rows, target_length]`, not shifted; or labels, whose positions say from which
-    position of the source each is predicted."""
+    """The targets, `[rows, target_length]`, not shifted. Targets may be labels: their positions
+    are then the source positions from which the network predicts them."""
 
     @classmethod
     def of(cls, inputs: object, targets: object) -> "Batch":
-        """Return a batch of pairs of sentences that each have a row of their own.
+        """Make a batch of sentence pairs, one pair per row.
 
         Args:
           inputs: ids of the sources, each with `EOS_ID` at its end: a list for each sentence, or an
-            array `[rows, length]` that is padded with `PAD_ID`. None is for a decoder alone that
+            array `[rows, length]` padded with `PAD_ID`. None is for a decoder-only network that
             reads no sources.
           targets: ids of the targets in the same form, one for each source.
 
         Raises:
-          UserError: ids are not in this form, or there are more rows on one side. The network
-            refuses ids beyond its vocabulary, except in arrays that `jax.jit` traces.
+          UserError: the ids have another form, or the sides differ in their number of rows. The
+            network refuses ids beyond its vocabulary, except in arrays that `jax.jit` traces.
         """
-        read = _rows("targets", targets)
-        sources = _rows("inputs", np.zeros((len(read), 0), int) if inputs is None else inputs)
-        if len(sources) != len(read):
+        target_ids = _rows("targets", targets)
+        # A decoder-only network reads sources of no tokens.
+        source_ids = _rows("inputs", [[]] * len(target_ids) if inputs is None else inputs)
+        if len(source_ids) != len(target_ids):
             raise UserError(
-                f"inputs has {len(sources)} rows and targets {len(read)}; give a target for every "
-                "source"
+                f"inputs has {len(source_ids)} rows and targets {len(target_ids)}; give a target "
+                "for every source"
             )
-        return cls(one_a_row(sources), one_a_row(read))
+        return cls(one_a_row(source_ids), one_a_row(target_ids))
 
 
 def one_a_row(tokens: Int[Array, "b t"]) -> Sequence:
-    """Return sentences that each have a row of their own.
+    """Make a `Sequence` with one sentence per row.
 
     Args:
       tokens: ids, padded at the end with `PAD_ID`.
@@ -94,13 +94,11 @@ def one_a_row(tokens: Int[Array, "b t"]) -> Sequence:
 
 
 def check_ids(name: str, tokens: object, size: int) -> None:
-    """Refuse ids outside of a vocabulary, which would give NaN or the entry of another id.
-
-    Arrays that `jax.jit` traces have no values, so their ids cannot be checked.
+    """Refuse ids outside a vocabulary, which would select NaN or the embedding of another id.
 
     Args:
       name: the name of the array, for the error.
-      tokens: ids.
+      tokens: ids; arrays that `jax.jit` traces have no values and pass unchecked.
       size: the number of ids of the vocabulary.
     """
     if isinstance(tokens, jax.core.Tracer) or not getattr(tokens, "is_fully_addressable", True):
@@ -115,13 +113,13 @@ def check_ids(name: str, tokens: object, size: int) -> None:
 def padded(
     sentences: SequenceOf[SequenceOf[int]], rows: int, length: int, fill: int = PAD_ID
 ) -> Int32[np.ndarray, "b t"]:
-    """Make an array of sentences, one a row; the rest is padding.
+    """Make an array with one sentence per row, padded at the end of each row.
 
     Args:
-      sentences: ids, or other numbers, of each sentence.
+      sentences: the ids, or other integers, of each sentence.
       rows: number of rows b.
-      length: positions t of a row.
-      fill: the number that stands for padding.
+      length: number of positions t of a row.
+      fill: the integer at padding.
     """
     tokens = np.full((rows, length), fill, np.int32)
     for row, sentence in enumerate(sentences):
@@ -130,11 +128,12 @@ def padded(
 
 
 def _rows(name: str, ids: Any) -> Int32[Array, "b t"]:
-    """Return ids as an array, which are given as an array or as a list for each sentence."""
+    """Convert ids to an array, from an array or a list for each sentence."""
     if isinstance(ids, list | tuple):
-        rows = [np.asarray(one) for one in ids]
+        rows = [np.asarray(sentence) for sentence in ids]
         if all(row.ndim == 1 and (not row.size or row.dtype.kind in "iu") for row in rows):
             ids = padded([row.tolist() for row in rows], len(rows), max(map(len, rows), default=0))
+    # Without a dtype, the input is no array: an empty stand-in fails the check below.
     array = jnp.asarray(ids) if hasattr(ids, "dtype") else jnp.zeros(0)
     if array.ndim != 2 or not jnp.issubdtype(array.dtype, jnp.integer):
         raise UserError(

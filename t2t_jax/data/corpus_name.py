@@ -1,11 +1,10 @@
-"""Names of corpora in `data.corpus` of a config: one corpus, or a mixture of several.
+"""Names of corpora and mixtures in the field `data.corpus` of a config.
 
-NAME      SCHEME:PLACE              text:DIR, bundled:, trees:DIR+DIR
+NAME      SCHEME:PATH               text:DIR, bundled:, trees:DIR+DIR
 MIXTURE   NAME*WEIGHT+NAME*WEIGHT   text:A*3+text:B, bundled:*2+text:DIR
 
-A `+` begins another corpus only before a scheme and a colon, and the default weight is 1. The text
-after the last `*` of a place is a weight unless it has a `/`: write a directory whose name has a
-`*` with a `/` at its end.
+A `+` begins another corpus only before a scheme and a colon. The default weight is 1. Text after
+the last `*` is a weight unless it has a `/`: end a directory whose name has a `*` with a `/`.
 """
 
 import re
@@ -38,7 +37,7 @@ _SAME_IN_TFDS = {
 
 @cache
 def added_schemes() -> Mapping[str, CorpusRow]:
-    """Return the schemes of corpora that extras and plugins of other packages provide."""
+    """Return the corpus schemes of extras and plugins."""
     return _OF_EXTRAS | rows("corpora", (*_OF_CORE, *_OF_EXTRAS))
 
 
@@ -49,7 +48,7 @@ def _next_corpus() -> re.Pattern[str]:
 
 
 class Component(NamedTuple):
-    """One corpus of a mixture, with its weight."""
+    """A corpus of a mixture, with its weight."""
 
     name: str
     """The name of the corpus, without its weight."""
@@ -57,37 +56,36 @@ class Component(NamedTuple):
     """The number of times that an epoch reads the corpus's train split."""
 
     def __str__(self) -> str:
-        """Return the corpus and its weight in the form of a mixture's name."""
+        """Format the corpus and its weight as in the name of a mixture."""
         return self.name if self.weight == 1 else f"{self.name}*{self.weight}"
 
 
 def components_of(name: str) -> list[Component]:
-    """Return the corpora of a name with their weights: one corpus, unless it is a mixture."""
-    found = []
+    """Parse a name into its corpora and weights: one corpus, unless it is a mixture."""
+    components = []
     for part in _next_corpus().split(name):
         match = _WITH_WEIGHT.fullmatch(part)
-        place, weight = match.groups() if match else (part, "1")
+        corpus, weight = match.groups() if match else (part, "1")
         if part.startswith("shards:") and not _WEIGHT.fullmatch(weight):
-            place, weight = part, "1"  # the * is a wildcard
+            corpus, weight = part, "1"  # the * is a wildcard
         if not _WEIGHT.fullmatch(weight):
             raise UserError(
                 f"the weight {quote(weight)} of corpus {part} is not a whole number from 1 to "
                 "9999; write text:A*3+text:B to read A three times an epoch, or end a directory "
                 "whose own name has a * with a /"
             )
-        found.append(Component(place, int(weight)))
-    return found
+        components.append(Component(corpus, int(weight)))
+    return components
 
 
 def public_name(name: str) -> str:
-    """Return the common name of a public corpus, wherever it is stored; other names stay.
+    """Return the common name of a public corpus, such as wmt14-en-de, without its path.
 
-    The common name is one such as wmt14-en-de, for a corpus from TensorFlow Datasets too. A mixture
-    has the names of its corpora, with their weights.
+    Other names stay unchanged. A mixture has the common names of its corpora, with their weights.
     """
-    found = []
-    for place, weight in components_of(name):
-        scheme = place.partition(":")[0]
-        known = scheme if scheme in PUBLIC else _SAME_IN_TFDS.get(place, place)
-        found.append(str(Component(known, weight)))
-    return "+".join(found)
+    components = []
+    for corpus, weight in components_of(name):
+        scheme = corpus.partition(":")[0]
+        common = scheme if scheme in PUBLIC else _SAME_IN_TFDS.get(corpus, corpus)
+        components.append(str(Component(common, weight)))
+    return "+".join(components)

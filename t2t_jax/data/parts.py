@@ -1,7 +1,7 @@
-"""Training examples in parts, of which only some are open at a time.
+"""Training examples in parts, of which a training run opens a few at a time.
 
-A corpus that fits into memory is one part. A larger one has a part for every piece of its shards,
-and a training keeps the parts of a window open.
+A corpus in memory is one part. A larger corpus has a part for every piece of its shards, and a
+training run keeps the parts of a window open.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -17,47 +17,46 @@ from t2t_jax.data.rows import BatchShape, Content, Examples
 
 _SAMPLED_TOKENS = 4_000_000
 Engine: TypeAlias = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]
-"""A function that applies another one to each of some jobs, and yields the results in order."""
+"""A function that applies a function to each of several jobs, and yields the results in order."""
 
 CountRows: TypeAlias = Callable[[int], tuple[Int[np.ndarray, " classes"], int]]
-"""A function that lays out the rows of a part, and returns the number of rows of each class, and
-the most examples of a row."""
+"""A function that lays out the rows of a part. It returns the number of rows of each class, and the
+most examples of a row."""
 
 
 class RowCounts(NamedTuple):
-    """The number of rows of each part."""
+    """The number of rows of each part and class."""
 
     counts: Int[np.ndarray, "parts classes"]
-    """The number of rows of each class."""
-    most: int
+    max_examples: int
     """The most examples of a row."""
 
 
 class Portions(NamedTuple):
-    """The rows that a window of an epoch reads: a portion of the rows of each of some parts."""
+    """The rows that a window of an epoch reads: a portion of the rows of each part."""
 
     parts: Int[np.ndarray, " n"]
     """The indices of the parts."""
     copies: Int[np.ndarray, " n"]
-    """The number of each copy, where an epoch has several copies of a part."""
+    """The index of each copy, where an epoch has several copies of a part."""
     begin: Float[np.ndarray, " n"]
-    """How many times the training has read the part before this window. At 2.25, it has read all
-    rows twice, and a quarter of a third random order."""
+    """The number of times that the training run has read the part before this window. At 2.25, it
+    has read all rows twice, and a quarter of a third random order."""
     end: Float[np.ndarray, " n"]
-    """The same after the window."""
+    """The number of times that the training run has read the part after this window."""
 
 
 @runtime_checkable
 class Parts(Protocol):
-    """Training examples in parts that are opened one by one."""
+    """Interface of training examples in parts that are opened one by one."""
 
     @property
     def content(self) -> Content:
-        """Return the figures of all parts together."""
+        """Return the statistics of all parts together."""
 
     @property
     def window(self) -> int:
-        """Return the number of parts whose examples are mixed, and which are open together."""
+        """Return the number of parts that are open together, whose examples are mixed."""
 
     @property
     def same_epochs(self) -> bool:
@@ -70,16 +69,16 @@ class Parts(Protocol):
     def open(self, part: int) -> Examples:
         """Return the examples of a part."""
 
-    def shape(self, shape: BatchShape, most: int) -> BatchShape:
+    def shape(self, shape: BatchShape, max_examples: int) -> BatchShape:
         """Return the shape of the arrays of a batch; see `Examples.shape`."""
 
     @property
     def repeats(self) -> Int[np.ndarray, " parts"]:
-        """Return how often a random order of a part has each row; more than 1 for tiny corpora."""
+        """Return how often a random order of each part repeats a row: more than once if tiny."""
         return np.ones(len(self), np.int64)
 
     def windows(self, epoch: int, rng: np.random.Philox) -> list[Portions]:
-        """Return the windows of an epoch, in the order in which it reads them.
+        """Return the windows of an epoch, in reading order.
 
         Args:
           rng: the random stream for the order of the parts.
@@ -92,7 +91,7 @@ class Parts(Protocol):
         return windows
 
     def packing_key(self, seed: int, part: int) -> tuple[int, int]:
-        """Return two numbers on which the packed rows of a part depend.
+        """Return the two integers that seed the packing of a part.
 
         Args:
           seed: the seed of the order of the data.
@@ -100,26 +99,25 @@ class Parts(Protocol):
         return seed, part
 
     def row_counts(self, form: Form, count: CountRows) -> RowCounts:
-        """Return the number of rows of each part; `count` computes unknown ones."""
-        counts, most = zip(*map(count, range(len(self))), strict=True)
-        return RowCounts(np.stack(counts), max(most))
+        """Return the rows of each part; `count` counts those of a part without a record."""
+        counts, max_examples = zip(*map(count, range(len(self))), strict=True)
+        return RowCounts(np.stack(counts), max(max_examples))
 
     def token_counts(self) -> Int[np.ndarray, " vocab"]:
-        """Return how often each id occurs among the targets, or in an even sample of them."""
+        """Count how often each id occurs among the targets, or in an even sample of them."""
 
 
 @dataclass(frozen=True)
 class OnePart(Parts):
-    """Examples that are entirely in memory, or mapped into it."""
+    """One part: examples in memory, or mapped into memory."""
 
     examples: Examples
-    """The examples."""
 
     window = 1
 
     @cached_property
     def content(self) -> Content:
-        """Return the figures of the examples."""
+        """Return the statistics of the examples."""
         return Content.of(self.examples)
 
     def __len__(self) -> int:
@@ -130,11 +128,11 @@ class OnePart(Parts):
         """Return the examples."""
         return self.examples
 
-    def shape(self, shape: BatchShape, most: int) -> BatchShape:
+    def shape(self, shape: BatchShape, max_examples: int) -> BatchShape:
         """See `Parts.shape`."""
-        return self.examples.shape(shape, most)
+        return self.examples.shape(shape, max_examples)
 
     def token_counts(self) -> Int[np.ndarray, " vocab"]:
-        """Count the ids of the targets, or of a sample at even distances if there are many."""
+        """Count how often each id occurs among the targets, or in an even sample of many."""
         tokens = self.examples.target_tokens
         return np.bincount(tokens[:: -(-len(tokens) // _SAMPLED_TOKENS)])

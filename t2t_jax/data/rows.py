@@ -1,4 +1,4 @@
-"""Examples, and the functions that turn them into the arrays of a batch."""
+"""Examples, and functions that turn them into batches."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from t2t_jax.batch import Batch, Sequence
 
 
 class BatchShape(NamedTuple):
-    """Shape of a global batch: `inputs` [rows, source_length], `targets` [rows, target_length]."""
+    """Shape of a global batch: inputs [rows, source_length], targets [rows, target_length]."""
 
     rows: int
     source_length: int
@@ -21,21 +21,20 @@ class BatchShape(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """The examples of some rows of a batch, in order of row and of position in it."""
+    """The examples chosen for rows of a batch, sorted by row and by position in the row."""
 
     examples: Int32[np.ndarray, " n"]
-    """The number of each example."""
+    """The index of each example."""
     rows: Integer[np.ndarray, " n"]
-    """The row of each example, counted among the rows that are made."""
+    """The row of each example, counted from 0 among the rows to make."""
     segments: Integer[np.ndarray, " n"]
-    """The place of each example in its row, counted from 1."""
+    """The segment id of each example in its row, from 1."""
 
 
 class StepRows(NamedTuple):
-    """Some rows of the global batch of a step."""
+    """Rows of the global batch of a step."""
 
     step: int
-    """The index of the step."""
     numbers: Integer[np.ndarray, " rows"]
     """The index of each row in the global batch."""
 
@@ -44,9 +43,9 @@ class StepRows(NamedTuple):
 class Examples:
     """Pairs of a source and a target, for training or scoring, as flat token arrays.
 
-    Pair i is `tokens[offsets[i] : offsets[i + 1]]`. Every sentence ends with `EOS_ID`. The arrays
-    may be memory-mapped and are read only. `data.batching` assigns examples to rows by their
-    lengths only; the examples themselves make the arrays. Subclasses make other arrays.
+    Side i is `tokens[offsets[i] : offsets[i + 1]]` and ends with `EOS_ID`. The arrays may be
+    memory-mapped and are read only. `data.batching` assigns examples to rows by their lengths;
+    subclasses override how `batch` makes the arrays of the rows.
     """
 
     source_tokens: Integer[np.ndarray, " source_total"]
@@ -54,9 +53,9 @@ class Examples:
     target_tokens: Integer[np.ndarray, " target_total"]
     target_offsets: Int64[np.ndarray, " offsets"]
     skipped: dict[str, int]
-    """Number of pairs left out, by reason: `empty_source`, `empty_target`, `too_long`."""
+    """The number of pairs left out, by reason: `empty_source`, `empty_target`, `too_long`."""
     num_pairs_read: int
-    """Number of pairs in the corpus: those kept and those left out."""
+    """The number of pairs in the corpus, kept and left out."""
 
     def __len__(self) -> int:
         """Return the number of pairs."""
@@ -64,29 +63,29 @@ class Examples:
 
     @cached_property
     def source_lengths(self) -> Int32[np.ndarray, " pairs"]:
-        """Return the number of positions that each source takes, end of sentence included."""
+        """Count the positions of each source, including its end-of-sentence token."""
         return np.diff(self.source_offsets).astype(np.int32)
 
     @cached_property
     def target_lengths(self) -> Int32[np.ndarray, " pairs"]:
-        """Return the number of positions that each target takes, end of sentence included."""
+        """Count the positions of each target, including its end-of-sentence token."""
         return np.diff(self.target_offsets).astype(np.int32)
 
-    def shape(self, shape: BatchShape, most: int) -> BatchShape:
-        """Return the shape of the arrays that `batch` makes. Text has arrays as long as the rows.
+    def shape(self, shape: BatchShape, max_examples: int) -> BatchShape:
+        """Return the shape of the arrays that `batch` makes for rows of this shape.
 
         Args:
-          shape: the number of rows, and lengths with room for their examples.
-          most: the most examples of a row.
+          shape: the shape of the rows, which is also that of arrays of text.
+          max_examples: the most examples of a row.
         """
         return shape
 
     def batch(self, chosen: Chosen, shape: BatchShape, rows: StepRows) -> Batch:
-        """Return the arrays of rows with the chosen examples.
+        """Make a batch of the chosen examples.
 
         Args:
-          shape: number of the rows, and their lengths from `shape`.
-          rows: the step and the rows, on which random changes of a subclass may depend.
+          shape: the number of rows, and the array lengths that the method `shape` returns.
+          rows: the step and row indices, on which random changes of a subclass may depend.
         """
         source = np.asarray(self.source_tokens), np.asarray(self.source_offsets)
         target = np.asarray(self.target_tokens), np.asarray(self.target_offsets)
@@ -95,39 +94,38 @@ class Examples:
 
 
 class Lengths(NamedTuple):
-    """The numbers of tokens of all sources, or of all targets, of a corpus."""
+    """Statistics of the lengths of the sources or the targets of a corpus, in tokens."""
 
-    longest: int
-    """The most tokens of an example."""
+    max_length: int
     total: int
     """The sum over all examples."""
     squares: int
-    """The sum of the squares, to which the cost of attention is proportional."""
+    """The sum of the squared lengths, to which the cost of attention is proportional."""
 
     @classmethod
     def of(cls, lengths: Integer[np.ndarray, " n"]) -> "Lengths":
-        """Return the statistics of some lengths."""
-        wide = np.asarray(lengths, np.int64)
+        """Compute the statistics of an array of lengths."""
+        wide = np.asarray(lengths, np.int64)  # squares overflow the dtype of short lengths
         return cls(int(wide.max(initial=0)), int(wide.sum()), int((wide**2).sum()))
 
     @classmethod
     def joined(cls, texts: Iterable[tuple["Lengths", Fraction | int]]) -> "Lengths":
-        """Return the statistics of texts together, each read as often as its number says."""
-        every = list(texts)
+        """Combine the statistics of texts, each with the number of times it is read."""
+        pairs = list(texts)
         return cls(
-            max((one.longest for one, _ in every), default=0),
-            round(sum(one.total * times for one, times in every)),
-            round(sum(one.squares * times for one, times in every)),
+            max((lengths.max_length for lengths, _ in pairs), default=0),
+            round(sum(lengths.total * times for lengths, times in pairs)),
+            round(sum(lengths.squares * times for lengths, times in pairs)),
         )
 
 
 class Content(NamedTuple):
-    """The statistics of training data."""
+    """Statistics of training data."""
 
     num_pairs_read: int
-    """The number of examples in the corpus: those kept and those left out."""
+    """The number of examples in the corpus, kept and left out."""
     skipped: Mapping[str, int]
-    """The number of examples left out, by reason."""
+    """The number of examples that are left out, by reason."""
     num_examples: int
     """The number of examples that are kept."""
     source: Lengths
@@ -135,22 +133,23 @@ class Content(NamedTuple):
 
     @classmethod
     def of(cls, examples: Examples) -> "Content":
-        """Return the figures of examples."""
+        """Compute the statistics of examples."""
         sides = map(Lengths.of, (examples.source_lengths, examples.target_lengths))
         return cls(examples.num_pairs_read, examples.skipped, len(examples), *sides)
 
 
 def offsets_of(lengths: Integer[np.ndarray, " n"]) -> Int64[np.ndarray, " offsets"]:
-    """Return the start index of each of some consecutive parts, and the last end."""
+    """Return the start of each of several consecutive slices, followed by the last end."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
 
 
 def ranges(
     starts: Integer[np.ndarray, " n"], counts: Integer[np.ndarray, " n"]
 ) -> Int64[np.ndarray, " total"]:
-    """Return `arange(starts[i], starts[i] + counts[i])` for every i, one after another."""
-    before = np.cumsum(counts) - counts
-    return np.repeat(starts - before, counts) + np.arange(counts.sum())
+    """Concatenate `arange(starts[i], starts[i] + counts[i])` over all i."""
+    # The output of range i begins at index `begins[i]`, where it has to count from `starts[i]`.
+    begins = np.cumsum(counts) - counts
+    return np.repeat(starts - begins, counts) + np.arange(counts.sum())
 
 
 def filled(
@@ -159,20 +158,21 @@ def filled(
     chosen: Chosen,
     shape: tuple[int, int],
 ) -> Sequence:
-    """Return the sources or the targets of a batch.
+    """Fill the rows of the sources or the targets of a batch.
 
     Args:
       tokens: the concatenated tokens of all examples.
       offsets: the tokens of example i are `tokens[offsets[i] : offsets[i + 1]]`.
-      shape: the number of rows, and of positions in each.
+      shape: the number of rows, and the number of positions in a row.
     """
-    pairs, rows, segments = chosen
-    lengths = offsets[pairs + 1] - offsets[pairs]
-    before = np.cumsum(lengths) - lengths
-    columns = before - np.maximum.accumulate(np.where(segments == 1, before, 0))
-    cells = ranges(rows * shape[1] + columns, lengths)
+    examples, rows, segments = chosen
+    lengths = offsets[examples + 1] - offsets[examples]
+    begins = np.cumsum(lengths) - lengths  # in all rows together
+    # Subtract the begin of the first segment of the row.
+    columns = begins - np.maximum.accumulate(np.where(segments == 1, begins, 0))
+    cells = ranges(rows * shape[1] + columns, lengths)  # indices of the flat arrays
     arrays = np.zeros((3, shape[0] * shape[1]), np.int32)
-    arrays[0, cells] = tokens[ranges(offsets[pairs], lengths)]
+    arrays[0, cells] = tokens[ranges(offsets[examples], lengths)]
     arrays[1, cells] = np.repeat(segments, lengths)
     arrays[2, cells] = ranges(np.zeros_like(lengths), lengths)
     return Sequence(*arrays.reshape(3, *shape))
@@ -181,14 +181,14 @@ def filled(
 def random_bits(
     stream: UInt64[np.ndarray, " 2"], rows: StepRows, count: int
 ) -> UInt64[np.ndarray, "rows count"]:
-    """Return raw bits for each row of a step, the same in every version of NumPy.
+    """Draw raw random bits for each row of a step, identical in every version of NumPy.
 
     Args:
-      stream: seed, and a number unique among the uses of this seed.
+      stream: the seed, and an integer that no other use of the seed has.
       count: the number of 64-bit integers for each row.
     """
     bits = [
-        np.random.Philox(key=stream, counter=[0, number, rows.step, 0]).random_raw(count)
-        for number in rows.numbers.tolist()
+        np.random.Philox(key=stream, counter=[0, index, rows.step, 0]).random_raw(count)
+        for index in rows.numbers.tolist()
     ]
     return np.array(bits, np.uint64).reshape(len(bits), count)

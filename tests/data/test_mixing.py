@@ -46,7 +46,7 @@ def test_an_epoch_reads_each_corpus_as_often_as_its_weight_says(strategy):
     assert words(batches, batches.steps_per_epoch) == {0: 60, 1: 120}
     assert parts.content.num_examples == 180
     assert parts.content.source.total == 3 * sum(s for s, _ in SMALL) + sum(s for s, _ in LARGE)
-    assert parts.content.source.longest == 31
+    assert parts.content.source.max_length == 31
     epoch = [pairs_in(batches(step)) for step in range(batches.steps_per_epoch)]
     small = Counter(pair for batch in epoch for pair in batch if len(pair[0]) < 10)
     assert set(small.values()) == {3}

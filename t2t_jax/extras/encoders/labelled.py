@@ -58,9 +58,9 @@ class LabelledText(Examples):
         """Return the ids of each sentence's subwords."""
         return np.split(self.source_tokens, self.source_offsets[1:])[:-1]
 
-    def shape(self, shape: BatchShape, most: int) -> BatchShape:
-        """Return the shape of a batch, with target positions for the labels of `most` sentences."""
-        room = most * int(self.target_lengths.max())
+    def shape(self, shape: BatchShape, max_examples: int) -> BatchShape:
+        """Return the shape of a batch, with target positions for the labels of its sentences."""
+        room = max_examples * int(self.target_lengths.max())
         return shape._replace(target_length=min(shape.target_length, room))
 
     def batch(self, chosen: Chosen, shape: BatchShape, rows: StepRows) -> Batch:
@@ -98,7 +98,7 @@ class MaskedText(Examples):
         counts = text.skipped, text.num_pairs_read
         return cls(*sides, *counts, mask, size, data.masked_share, seed)
 
-    def shape(self, shape: BatchShape, most: int) -> BatchShape:
+    def shape(self, shape: BatchShape, max_examples: int) -> BatchShape:
         """Return the shape of a batch's arrays, with target positions for chosen subwords only."""
         return masked_shape(shape, self.share)
 
@@ -173,9 +173,9 @@ class LabelledImages(LabelledText):
     patches: UInt8[np.ndarray, "n values"]
     """The numbers of all patches, image by image and from left to right."""
 
-    def shape(self, shape: BatchShape, most: int) -> BatchShape:
-        """Return the shape of a batch, in which a row of `most` images has no padding."""
-        return BatchShape(shape.rows, most * int(self.source_lengths[0]), most)
+    def shape(self, shape: BatchShape, max_examples: int) -> BatchShape:
+        """Return the shape of a batch, in which a row of `max_examples` images has no padding."""
+        return BatchShape(shape.rows, max_examples * int(self.source_lengths[0]), max_examples)
 
     def batch(self, chosen: Chosen, shape: BatchShape, rows: StepRows) -> Batch:
         """Return the arrays of a batch, which depend on neither step nor row."""

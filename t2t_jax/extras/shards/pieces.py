@@ -85,7 +85,7 @@ def write_piece(
     examples = text.examples(tokens)
     summary = rows.Content.of(examples)
     longest = np.maximum(examples.source_lengths, examples.target_lengths)
-    ladder = layout.length_ladder(max(config.max_length, *(side.longest for side in summary[3:])))
+    ladder = layout.length_ladder(max(config.max_length, int(longest.max(initial=0))))
     return {
         "num_examples": len(tokens),
         "source_tokens": len(tokens.source_tokens),
@@ -165,10 +165,10 @@ class PreparedPieces(parts.Parts):
             raise UserError(f"{path} cannot be read ({reason}); {_MAKE_AGAIN}") from error
         return self.text.examples(read_piece(array, piece))
 
-    def shape(self, shape: rows.BatchShape, most: int) -> rows.BatchShape:
+    def shape(self, shape: rows.BatchShape, max_examples: int) -> rows.BatchShape:
         """See `Parts.shape`."""
-        nothing = {"num_examples": 0, "source_tokens": 0}
-        return self.text.examples(read_piece(np.zeros(0, np.uint16), nothing)).shape(shape, most)
+        empty = read_piece(np.zeros(0, np.uint16), {"num_examples": 0, "source_tokens": 0})
+        return self.text.examples(empty).shape(shape, max_examples)
 
     def packing_key(self, seed: int, part: int) -> tuple[int, int]:
         """Return the random seed for packing, which all runs share, and the piece."""
@@ -190,7 +190,7 @@ class PreparedPieces(parts.Parts):
                     "done once"
                 )
             row_counts = super().row_counts(form, count)
-            packed = {"rows": row_counts.counts[:, 0].tolist(), "most": row_counts.most}
+            packed = {"rows": row_counts.counts[:, 0].tolist(), "most": row_counts.max_examples}
             with suppress(UserError):  # a read-only folder: each run counts again
                 atomic_file.write_whole(counts_path, json.dumps(packed).encode())
         return parts.RowCounts(np.array(packed["rows"], np.int64)[:, None], packed["most"])
