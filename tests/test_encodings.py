@@ -58,7 +58,7 @@ def test_the_queue_and_the_number_of_a_job_may_be_in_another_encoding(program, t
 
 def test_processes_of_this_package_may_print_other_encodings(program, tmp_path, monkeypatch):
     monkeypatch.setattr("sys.executable", program("python", b"warning: " + LATIN + b" bfloat16"))
-    assert same_code.dtype_here() == "bfloat16"
+    assert same_code.local_dtype() == "bfloat16"
     program("python", b"error: " + LATIN, code=1)
     with pytest.raises(UserError, match=r"^Stra.e$"):
         _started(tmp_path, "mlflow:x")

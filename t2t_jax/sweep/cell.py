@@ -1,11 +1,11 @@
-"""A cell of a grid: a variant under one seed, trained in a separate directory; and plans of cells.
+"""Train and score a cell of a grid: one variant with one seed, in a separate run directory.
 
-GRID/VARIANT/seedN/              the run directory
-GRID/VARIANT/seedN/rung-STEP.json   the perplexity on dev at a step where the training paused, or
-                                 a note that it diverged before that step
-GRID/VARIANT/seedN/result.json   the score on dev, written last: a cell with this file is finished
-GRID/VARIANT/seedN/result-test.json   the score on test, if the grid is scored on it at its end
-GRID/VARIANT/seedN.log           the output of the cell's process
+GRID/VARIANT/seedN/                   the run directory
+GRID/VARIANT/seedN/rung-STEP.json     the dev perplexity where training paused, or a note that
+                                      training diverged
+GRID/VARIANT/seedN/result.json        the dev scores, written last: marks a finished cell
+GRID/VARIANT/seedN/result-test.json   the test scores, if the grid is scored on test
+GRID/VARIANT/seedN.log                the output of the cell's process
 """
 
 import ctypes
@@ -37,22 +37,19 @@ from t2t_jax.system.records import Record
 from t2t_jax.tasks.measures.perplexity import perplexity
 
 SPLIT: Final = "dev"
-"""The split on which a grid chooses and, by default, compares variants, as in Table 3."""
+"""The split that chooses and, by default, compares variants, as in Table 3 of the paper."""
 
 Scores = Mapping[str, Mapping[int, float]]
-"""The perplexities on dev by the name of a cell and by the step; lower is better."""
+"""Dev perplexities by cell name and step; lower is better."""
 _PR_SET_PDEATHSIG = 1  # from Linux's prctl.h
 RESULT = "result.json"
-"""The file of a finished cell with its config and scores."""
+"""The file with the config and scores of a finished cell."""
 _SCORE_AGAIN = "remove it to score again"
-"""The way out where a result is damaged."""
 _SEED = re.compile("seed([0-9]+)")
-"""The name of a cell's directory."""
 _RUNG = re.compile(r"rung-([0-9]+)\.json")
 _SCHEMA = records.schema({"config": dict, "perplexity": records.POSITIVE | None}, {"diverged": str})
-"""The fields of the record of a rung."""
-# Fields that may change during a run, but change the score of a finished one.
-_SCORED = (
+# A run may resume with other values of these fields, but a finished cell must be scored again.
+_SCORING_FIELDS = (
     "training.num_train_steps",
     "training.stop_after_evaluations_without_gain",
     "checkpoint.average",
@@ -61,7 +58,7 @@ _SCORED = (
 
 
 class _Result(TypedDict):
-    """The fields of a result that `tables` and `comparison` rely on."""
+    """The fields of a result that `tables` and `comparison` read."""
 
     config: Record
     corpus: str
@@ -83,42 +80,41 @@ class _Result(TypedDict):
 
 @dataclass(frozen=True)
 class Cell:
-    """A variant of a grid under one seed: the config and the directory of its run."""
+    """A variant of a grid with one seed."""
 
     variant: str
     """The variant's name in the grid."""
     config: Config
-    """The variant's config, with the seed of this cell."""
+    """The variant's config with the seed of this cell."""
     workdir: Path
     """The run directory of the cell."""
     until: int
-    """The step up to which the cell is to be trained now: its end, or a pause for a decision."""
+    """The step to train to: the last step, or a pause for a decision of the plan."""
     split: str = SPLIT
-    """The split on which the trained cell is scored."""
+    """The split on which to score the trained cell."""
 
     @property
     def name(self) -> str:
-        """Return the variant and the seed as one name, such as `A-h1/seed0`."""
+        """Return the name of the cell, such as `A-h1/seed0`."""
         return f"{self.variant}/{self.workdir.name}"
 
     @property
     def result_file(self) -> Path:
-        """Return the file with the scores of the trained cell on its split."""
+        """Return the file with the scores of the trained cell."""
         return self.workdir / (RESULT if self.split == SPLIT else f"result-{self.split}.json")
 
     @property
     def log(self) -> Path:
-        """Return the file for the output of the cell's process.
+        """Return the log file of the cell's process, which locks the file while it trains.
 
-        On one machine, the process that locks this file trains the cell. For a cell in a bucket,
-        the file is on this machine, in the user's state directory.
+        The log of a cell in a bucket is a local file in the user's state directory.
         """
         return on_this_machine(self.workdir.with_suffix(".log"))
 
     def result(self) -> Record | None:
-        """Return the result of the cell; None if there is none, or it was scored differently.
+        """Read the result of the cell; None if it is missing or was scored with other settings.
 
-        The result has the return value of `settled` in a field of this name, unless it is None.
+        The field `settled` has the value of `resolved_fields`, if it is not None.
         """
         from t2t_jax.workdir import check_registered
 
@@ -126,30 +122,30 @@ class Cell:
         if not path.exists():
             return None
         result = records.read_object(path, _Result, _SCORE_AGAIN)
-        settled = self.settled(result)
+        resolved = self.resolved_fields(result)
         try:
-            old = from_dict(result["config"])
-            ran = old.replace(settled or {})
+            config = from_dict(result["config"])
+            run_config = config.replace(resolved or {})
             _check_scores(result)
             if result["split"] != self.split:
-                raise UserError(f"its scores are of {result['split']}, not of {self.split}")
+                raise UserError(f"its scores are on {result['split']}, not on {self.split}")
         except ValueError as error:
             raise UserError(f"{path} is damaged ({error}); {_SCORE_AGAIN}") from error
-        if changed := differences(ran, self.config, only_binding=True):
+        if changed := differences(run_config, self.config, only_binding=True):
             raise UserError(
                 f"{self.workdir} was trained with another config "
                 f"({format_differences(changed)}); choose another --workdir, or move it away"
             )
         check_registered(self.config, self.workdir)
-        if settled is not None:
-            result["settled"] = same_code.settled_fields(self.config, ran)
-        return result if _scored(old) == _scored(self.config) else None
+        if resolved is not None:
+            result["settled"] = same_code.resolved_fields(self.config, run_config)
+        return result if _scoring_fields(config) == _scoring_fields(self.config) else None
 
-    def settled(self, result: Record | None = None) -> Record | None:
-        """Return the fields that the config leaves open, with the values that the run has chosen.
+    def resolved_fields(self, result: Record | None = None) -> Record | None:
+        """Return the open fields of the config with the values that the run resolved.
 
         Returns:
-          The values by the path of a field; None if they are unknown, as before the run begins.
+          Values by field path; None before the run starts.
         """
         from t2t_jax.workdir import is_run, read_config
 
@@ -157,22 +153,22 @@ class Cell:
             return dict(result["settled"])
         if not is_run(self.workdir):
             return None
-        return same_code.settled_fields(self.config, read_config(self.workdir))
+        return same_code.resolved_fields(self.config, read_config(self.workdir))
 
     def rungs(self) -> dict[int, Record]:
-        """Return the records of the steps at which the training has paused, by step.
+        """Read the records of the pauses of training, by step.
 
-        The perplexity in a record is None if the training diverged before that step.
+        The perplexity in a record is None if training diverged before the pause.
         """
         paths = self.workdir.glob("rung-*.json")
-        steps = {int(name[1]): path for path in paths if (name := _RUNG.fullmatch(path.name))}
+        steps = {int(match[1]): path for path in paths if (match := _RUNG.fullmatch(path.name))}
         return {
             step: records.read_object(path, _SCHEMA, _SCORE_AGAIN)
             for step, path in sorted(steps.items())
         }
 
     def scores(self, result: Record | None) -> dict[int, float]:
-        """Return the perplexities on dev by step, at pauses and of the result; inf if it diverged.
+        """Return the dev perplexities by step, at pauses and at the end; inf if training diverged.
 
         Args:
           result: the return value of `result`.
@@ -186,7 +182,7 @@ class Cell:
         }
 
     def progress(self) -> Record:
-        """Return the last record of training in the run's log; {} before the first."""
+        """Return the last training record in the run's log; {} if there is none."""
         from t2t_jax.workdir import read_log
 
         log = reversed(read_log(self.workdir))
@@ -194,55 +190,55 @@ class Cell:
 
 
 def _check_scores(result: Record) -> None:
-    """Refuse a result that lacks a score, or does not have one hypothesis for each reference."""
-    score, beside, *_ = measures_of(result)
-    for measure in (score, beside) if beside else (score,):
+    """Refuse a result that lacks a score, or has unequal numbers of hypotheses and references."""
+    score, secondary, *_ = measures_of(result)
+    for measure in (score, secondary) if secondary else (score,):
         signature = {measure.signature_field: str} if measure.signature_field else {}
         records.check(result, records.schema({measure.field: records.FINITE, **signature}))
     hypotheses, references = len(result["hypotheses"]), len(result["references"])
     if hypotheses != references:
-        raise UserError(f"it has {hypotheses} hypotheses of {references} references")
+        raise UserError(f"it has {hypotheses} hypotheses for {references} references")
 
 
 def num_seeds_in(grid: Grid, workdir: Path) -> int:
-    """Return the number of seeds up to the last with a result in a grid's directory, at least 1."""
+    """Count the seeds up to the last one with a result in a grid's directory; at least 1."""
     counts = (
         count
         for variant, config in grid.variants.items()
         for path in (workdir / variant).glob(f"seed*/{RESULT}")
-        if (seed := _SEED.fullmatch(path.parent.name))  # others were moved away
+        if (seed := _SEED.fullmatch(path.parent.name))  # skip directories that users renamed
         and (count := int(seed[1]) - config.training.seed + 1) <= MOST_CELLS
     )
-    return max([1, *counts])  # the variant's own seed may have been raised, or lowered by far
+    return max([1, *counts])  # users may raise or lower the first seed in the config
 
 
 def cells(grid: Grid, workdir: Path, num_seeds: int) -> list[Cell]:
-    """Return all cells of a grid, seed by seed, so that a table is complete as early as possible.
+    """List all cells of a grid, seed by seed, so that early tables have all variants.
 
-    The seeds of a variant are counted from its `training.seed`.
+    Seeds count up from the variant's `training.seed`.
     """
     all_cells = []
     for index in range(num_seeds):
         for variant, config in grid.variants.items():
-            seed, end = config.training.seed + index, config.training.num_train_steps
+            seed, num_steps = config.training.seed + index, config.training.num_train_steps
             seeded = config.replace({"training.seed": seed})
-            all_cells.append(Cell(variant, seeded, workdir / variant / f"seed{seed}", end))
+            all_cells.append(Cell(variant, seeded, workdir / variant / f"seed{seed}", num_steps))
     return all_cells
 
 
-def check_cells(cells: Sequence[Cell], *, allow_mixed: bool = False, here: bool = False) -> None:
-    """Refuse cells whose directories hold something else than their runs, before any is trained.
+def check_cells(cells: Sequence[Cell], *, allow_mixed: bool = False, local: bool = False) -> None:
+    """Refuse cells whose directories cannot be used, before a sweep trains any cell.
 
-    This can be a run or result of another config, a damaged one, or no run; or the directory is not
-    writable.
+    A directory may be read-only, contain other files, or contain a damaged run, result or config,
+    or the run of another config.
 
     Args:
-      allow_mixed: whether to accept cells of other code, or whose runs chose other settings.
-      here: whether this machine trains the cells that have not begun.
+      allow_mixed: whether to accept cells with different code or resolved settings.
+      is_local: whether this machine trains the new cells.
     """
     from t2t_jax.workdir import check_workdir
 
-    refused, results = {}, []
+    errors, results = {}, []
     for cell in cells:
         try:
             result = cell.result()
@@ -250,48 +246,48 @@ def check_cells(cells: Sequence[Cell], *, allow_mixed: bool = False, here: bool 
                 check_workdir(cell.config, cell.workdir)
             results.append((cell, result))
         except UserError as error:
-            refused[cell.name] = str(error)
-    if refused:
-        first, *further = refused
-        also = f" (also refused: {', '.join(further)})" if further else ""
-        raise UserError(f"nothing was started: {first}: {refused[first]}{also}")
+            errors[cell.name] = str(error)
+    if errors:
+        first_name, *other_names = errors
+        suffix = f" (also refused: {', '.join(other_names)})" if other_names else ""
+        raise UserError(f"nothing was started: {first_name}: {errors[first_name]}{suffix}")
     if not allow_mixed:
-        same_code.check_same_code(_software(results, here))
+        same_code.check_same_code(_software(results, local))
 
 
-def _software(cells: Sequence[tuple[Cell, Record | None]], here: bool) -> dict[str, list[Record]]:
-    """Return the provenance records of cells by name, each as in `same_code.software_of_result`.
+def _software(cells: Sequence[tuple[Cell, Record | None]], local: bool) -> dict[str, list[Record]]:
+    """Return the provenance records of cells by name, as `same_code.software_of_result` does.
 
-    For a cell without a result, the software here is the last record, as it continues the training.
-    If it has not begun here, "auto" is the dtype of this machine, which is looked for only if there
-    is a run to compare it with.
+    The last record of an unfinished cell is the installed software, which will continue the run.
+    For new cells, "auto" means the dtype of this machine. Finding it is slow, so the function looks
+    for it only if another run has a dtype to compare.
     """
-    states = [(cell, result, cell.settled(result)) for cell, result in cells]
-    has_runs = any(same_code.DTYPE in settled for *_, settled in states if settled)
-    new = [cell.config.model.compute_dtype for cell, _, settled in states if settled is None]
-    dtype = same_code.dtype_here() if here and has_runs and "auto" in new else None
+    states = [(cell, result, cell.resolved_fields(result)) for cell, result in cells]
+    has_runs = any(same_code.DTYPE in resolved for *_, resolved in states if resolved)
+    dtypes = [cell.config.model.compute_dtype for cell, _, resolved in states if resolved is None]
+    dtype = same_code.local_dtype() if local and has_runs and "auto" in dtypes else None
     software = {}
-    for cell, result, settled in states:
+    for cell, result, resolved in states:
         if result is not None:
             software[cell.name] = same_code.software_of_result(result)
             continue
-        settings = same_code.compared_settings(cell.config, settled or {same_code.DTYPE: dtype})
-        every = *training_software(cell.workdir), provenance(cell.config)
-        software[cell.name] = [record | {"settled": settings} for record in every]
+        settings = same_code.compared_settings(cell.config, resolved or {same_code.DTYPE: dtype})
+        provenances = *training_software(cell.workdir), provenance(cell.config)
+        software[cell.name] = [record | {"settled": settings} for record in provenances]
     return software
 
 
 def train_and_score(cell: Cell, flags: Sequence[str] = ()) -> int:
-    """Train or resume a cell, then score it on its split and write the score.
+    """Train or resume a cell, then score it and write the scores.
 
-    At the end of the training it translates the split and writes the result. If the training pauses
-    before its end, or diverges, it writes `rung-STEP.json`.
+    The function writes `result.json` after the last step, and `rung-STEP.json` if training pauses
+    earlier or diverges.
 
     Args:
       flags: flags of plugins for the cell; see `plugins.flags_from`.
 
     Returns:
-      0, or 128 + n if signal n stopped the training, with a checkpoint.
+      0, or 128 + n if signal n stopped training after a checkpoint.
     """
     from t2t_jax.run.trainer import train
 
@@ -302,8 +298,8 @@ def train_and_score(cell: Cell, flags: Sequence[str] = ()) -> int:
     is_last = cell.until >= cell.config.training.num_train_steps
     try:
         with ExitStack() as stack:
-            for part in flags_from(flags, "sweep"):
-                stack.enter_context(part.around(cell.workdir))
+            for flag in flags_from(flags, "sweep"):
+                stack.enter_context(flag.around(cell.workdir))
             code = train(cell.config, cell.workdir, until=cell.until).exit_code
         if not code:
             (_write_result if is_last else _score_at_pause)(cell, corpus)
@@ -322,21 +318,21 @@ def _write_rung(cell: Cell, record: Record) -> None:
 
 
 def _score_at_pause(cell: Cell, corpus: Corpus) -> None:
-    """Write the dev perplexity of a cell whose training has paused."""
+    """Write the dev perplexity of a paused cell."""
     from t2t_jax.run.evaluation import corpus_loss, prepare_evaluation
     from t2t_jax.run.loading import load
     from t2t_jax.training.averaging import saved_steps
 
-    # A training that its evaluations ended early has no later checkpoint.
+    # After early stopping there is no checkpoint at `until`.
     translator = load(cell.workdir, step=min(cell.until, saved_steps(cell.workdir)[-1]))
     vocabulary, longest = translator.vocabulary, translator.longest_sentence
     pairs = prepare_evaluation(translator.config, corpus, vocabulary, SPLIT, longest=longest)
-    figure = perplexity(corpus_loss(translator, pairs).nll)
-    _write_rung(cell, {"perplexity": figure, "checkpoints": list(translator.steps)})
+    score = perplexity(corpus_loss(translator, pairs).nll)
+    _write_rung(cell, {"perplexity": score, "checkpoints": list(translator.steps)})
 
 
 def _write_result(cell: Cell, corpus: Corpus) -> None:
-    """Translate the split of a fully trained cell, and write its result."""
+    """Score a fully trained cell on its split, and write the result."""
     from t2t_jax.run.evaluation import evaluate, score_record
     from t2t_jax.run.job import read_jobs
     from t2t_jax.run.loading import load
@@ -357,7 +353,7 @@ def _write_result(cell: Cell, corpus: Corpus) -> None:
         "steps": max((r["step"] for r in log if r["of"] == "train"), default=cell.until),
         "target_tokens_per_second": _speed(log),
         "provenance": [*training_software(workdir), provenance(config)],
-        "settled": same_code.settled_fields(config, read_config(workdir)),
+        "settled": same_code.resolved_fields(config, read_config(workdir)),
         # A run may resume on other devices.
         "device": " and ".join(dict.fromkeys(job["hardware"] for job in jobs if "hardware" in job)),
         "vocabulary": read_fingerprints(workdir)["vocabulary"],
@@ -372,43 +368,42 @@ def _write_result(cell: Cell, corpus: Corpus) -> None:
 
 
 def _speed(log: Sequence[Record]) -> float:
-    """Return target tokens per second: the median of the log, as some records include compiling."""
+    """Return the median target tokens per second in a log; some records include compilation."""
     rates = (r.get("target_tokens_per_second") for r in log if r["of"] == "train")
     return statistics.median([rate for rate in rates if rate is not None] or [math.nan])
 
 
-def _scored(config: Config) -> dict[str, object]:
-    return {path: value for path, _, value in walk(config) if path.startswith(_SCORED)}
+def _scoring_fields(config: Config) -> dict[str, object]:
+    return {path: value for path, _, value in walk(config) if path.startswith(_SCORING_FIELDS)}
 
 
 def score_at(scores: Scores, cell: Cell, step: int) -> float | None:
-    """Return a cell's perplexity at a step; inf if it diverged before, None without a score."""
+    """Return a cell's perplexity at a step; inf if training diverged, None if unscored."""
     of_cell = scores.get(cell.name, {})
     return of_cell.get(step, math.inf if math.inf in of_cell.values() else None)
 
 
 def mean_of(scores: Iterable[float | None]) -> float | None:
-    """Return the mean of scores; None if one of them is missing."""
+    """Return the mean of scores; None if a score is missing."""
     all_scores = [*scores]
-    known = [score for score in all_scores if score is not None]
-    return statistics.fmean(known) if len(known) == len(all_scores) else None
+    present = [score for score in all_scores if score is not None]
+    return statistics.fmean(present) if len(present) == len(all_scores) else None
 
 
 GridPlan: TypeAlias = Callable[[Scores], Sequence[Cell]]
-"""A function that returns all cells of a grid so far, each with the step to train it to now.
+"""A function of scores that returns all cells so far, each with the step to train it to.
 
-A cell that has its score at that step waits for a later decision, or is finished. With more scores,
-a cell never leaves the plan, and its step never decreases. The decision depends only on the files
-in the grid's directory. So a killed sweep resumes unchanged, and several sweeps agree.
+A cell with a score at that step waits for a later decision, or is finished. With more scores, a
+plan never drops a cell or lowers its step. Decisions depend only on files in the grid's directory,
+so a killed sweep resumes unchanged and parallel sweeps agree.
 """
 
 
 def decide(plan: GridPlan) -> tuple[Sequence[Cell], Scores]:
-    """Return the decision of a plan, from the files in its cells' directories.
+    """Apply a plan to the scores in the directories of its cells.
 
     Returns:
-      All cells so far, each with the step up to which it is to be trained now; and their scores,
-      which a cell lacks if they are unreadable.
+      All cells so far, each with the step to train it to; and their scores, {} if unreadable.
     """
     scores: dict[str, Mapping[int, float]] = {}
     while new := [cell for cell in plan(scores) if cell.name not in scores]:
@@ -420,12 +415,13 @@ def decide(plan: GridPlan) -> tuple[Sequence[Cell], Scores]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Train the cell in a directory, the first argument, with the config on the standard input.
+    """Train a cell in a subprocess of a sweep, with the config on standard input.
 
-    The second argument is the step at which the training pauses, the third the id of the sweep's
-    process, and the fourth the split. When that process ends, this one stops as by SIGTERM, so that
-    a killed sweep leaves no process unknown to the next sweep. Further arguments are flags of
-    plugins.
+    On Linux, the cell gets SIGTERM when the sweep ends, so a killed sweep leaves no process behind.
+
+    Args:
+      arguments: the run directory, the step to train to, the process id of the sweep, the split,
+        and flags of plugins.
     """
     workdir, until, parent, split, *flags = arguments
     if sys.platform == "linux":

@@ -114,7 +114,7 @@ def measures_of(result: Record, *, with_metric: bool = True) -> GridMeasures:
 
     measures = task_of(result["corpus"], result.get("task", "auto")).grid
     if with_metric and "metric" in result:
-        return measures._replace(beside=Measure("metric_score", str(result["metric"])))
+        return measures._replace(secondary=Measure("metric_score", str(result["metric"])))
     return measures
 
 
@@ -295,7 +295,7 @@ def compare(
     # The config's metric is the second score only if every result has the same metric.
     kinds = {measures_of(result) for _, result in every}
     measures = kinds.pop() if len(kinds) == 1 else measures_of(every[0][1], with_metric=False)
-    fields = ["perplexity", *(m.field for m in (measures.score, measures.beside) if m)]
+    fields = ["perplexity", *(m.field for m in (measures.score, measures.secondary) if m)]
     subwords_of_rows = {_definition(grid, *cell, "perplexity") for cell in every}
     if BITS not in fields and len(subwords_of_rows) > 1:
         results = {name: [_with_bits(seed) for seed in seeds] for name, seeds in results.items()}
@@ -315,7 +315,7 @@ def compare(
                 change["perplexity"],
                 measures,
                 change[measures.score.field],
-                measures.beside and change[measures.beside.field],
+                measures.secondary and change[measures.secondary.field],
                 None if measures.score.field == BITS else change.get(BITS),
                 max(num_parameters(c.model, c.data.vocab_size) for c in tuned or [config]),
                 tuple(int(result["steps"]) for result in seeds),

@@ -108,7 +108,7 @@ def run_grid(
     scoring = SplitScoring(grid, workdir, seeds, chosen, split, again)
     plan.first = [name for pattern in first for name in chosen_variants(plan.grid, [pattern])]
     launcher, console = launcher or Local(jobs), console or ProgressConsole()
-    check_cells(plan.cells({}), allow_mixed=allow_mixed, here=isinstance(launcher, Local))
+    check_cells(plan.cells({}), allow_mixed=allow_mixed, local=isinstance(launcher, Local))
     stored_grid.check_same_grid(grid, workdir)
     check_installed("train", "a grid", *OF_TRAINING)
     check_dev_sets(plan.grid)

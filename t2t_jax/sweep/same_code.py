@@ -1,9 +1,9 @@
 """Check that all cells of a grid have the same code and the same settings.
 
-A table compares configs. So the same code must train and score its cells, and their runs must have
-chosen the same settings where the configs leave them open. Other cells are refused, or pooled with
-`--allow-mixed`, and then their rows are marked. A new run chooses the end of its schedule, its
-compute dtype on "auto", and the size of its passes (`training.settling`).
+A table compares configs, so the same code must train and score all cells. A new run resolves the
+fields that its config leaves open: the end of the schedule, the compute dtype "auto" and the tokens
+per pass (`training.settling`). All cells must have the same resolved settings. A sweep refuses
+other cells, or pools them with `--allow-mixed` and marks their rows.
 """
 
 import subprocess
@@ -16,10 +16,9 @@ from t2t_jax.run.provenance import COMPUTING, UNRECORDED, changes
 from t2t_jax.system.records import Record
 
 DTYPE = "model.compute_dtype"
-"""The field of the compute dtype."""
 _END = "training.schedule_steps"
 OPEN_FIELDS = DTYPE, "parallel.tokens_per_device", _END
-"""The fields that a config may leave open."""
+"""Config fields that a new run may resolve."""
 _PRINT_FAST_DTYPE = """
 from t2t_jax.config import MeshConfig
 from t2t_jax.kernels.choice import fast_compute_dtype
@@ -28,67 +27,65 @@ print(fast_compute_dtype(make_mesh(MeshConfig())))
 """
 
 Settings = Mapping[str, tuple[object, str]]
-"""Settings of a run that change its results, by field: the value that must be equal in all cells of
-a table, and the value for readers."""
+"""Resolved settings by field: the value to compare between cells, and the value to print."""
 
 
-def settled_fields(asked: Config, run: Config) -> dict[str, object]:
-    """Return the fields that a config leaves open, with the values that its run has chosen."""
-    changed = differences(asked, run)
+def resolved_fields(config: Config, run_config: Config) -> dict[str, object]:
+    """Return the open fields of a config with the values that its run resolved."""
+    changed = differences(config, run_config)
     return {path: changed[path][1] for path in OPEN_FIELDS if path in changed}
 
 
-def compared_settings(asked: Config, settled: Mapping[str, object] | None) -> Settings:
-    """Return the settings of a run that must agree with those of other cells.
+def compared_settings(config: Config, resolved: Mapping[str, object] | None) -> Settings:
+    """Return the settings that must agree between all cells of a grid.
 
-    The compute dtype counts only if the config leaves it open; otherwise it belongs to the row.
-    Rows may have different numbers of steps, so the end of a schedule counts only if a new run
-    would choose another end.
+    The compute dtype must agree only if the config is "auto". Rows may have different numbers of
+    steps, so the end of a schedule must agree only if a new run would choose another end.
 
     Args:
-      settled: the result of `settled_fields`; None if a version did not record it.
+      resolved: the result of `resolved_fields`; None if it was not recorded.
     """
     settings: dict[str, tuple[object, str]] = {}
-    if settled is None:
+    if resolved is None:
         return settings
-    if asked.model.compute_dtype == "auto" and (dtype := settled.get(DTYPE)):
+    if config.model.compute_dtype == "auto" and (dtype := resolved.get(DTYPE)):
         settings[DTYPE] = dtype, str(dtype)
-    if (end := asked.training.schedule_end) is not None:
-        steps = settled.get(_END, end)
+    if (end := config.training.schedule_end) is not None:
+        steps = resolved.get(_END, end)
         settings[_END] = steps if steps != end else None, str(steps)
     return settings
 
 
-def changed_settings(before: Settings, now: Settings) -> list[str]:
-    """Return the settings that differ between two cells, as `FIELD BEFORE -> NOW`."""
+def changed_settings(before: Settings, after: Settings) -> list[str]:
+    """List the settings that differ between two cells, as `FIELD BEFORE -> AFTER`."""
     return [
-        f"{path} {before[path][1]} -> {now[path][1]}"
-        for path in sorted(before.keys() & now.keys())
-        if before[path][0] != now[path][0]
+        f"{path} {before[path][1]} -> {after[path][1]}"
+        for path in sorted(before.keys() & after.keys())
+        if before[path][0] != after[path][0]
     ]
 
 
-def dtype_here() -> str | None:
-    """Return the compute dtype that "auto" is on this machine; None if JAX does not start here.
+def local_dtype() -> str | None:
+    """Return the compute dtype that "auto" means on this machine; None if JAX does not start.
 
-    Another process asks JAX, because JAX takes memory on each GPU for as long as a process lives.
+    A subprocess asks JAX, because JAX keeps memory on each GPU until its process ends.
     """
     command = [sys.executable, "-c", _PRINT_FAST_DTYPE]
-    asked = subprocess.run(command, capture_output=True, text=True, errors="replace")
-    words = asked.stdout.split()
+    process = subprocess.run(command, capture_output=True, text=True, errors="replace")
+    words = process.stdout.split()
     return words[-1] if words else None
 
 
 def devices_and_dtypes(results: Mapping[str, Sequence[Record]]) -> list[str]:
-    """Return a note on the devices that trained a grid and on their dtypes; [] if none is known."""
-    by_row = {}
-    for row, seeds in results.items():
-        if devices := [_device_and_dtype(seed) for seed in seeds if seed.get("device")]:
-            by_row[row] = " and ".join(dict.fromkeys(devices))
-    if len({*by_row.values()}) == 1:
-        return [f"Trained on {by_row.popitem()[1]}."]
-    listed = "; ".join(f"{row} on {devices}" for row, devices in by_row.items())
-    return [f"Trained on different devices or in different dtypes: {listed}."] if listed else []
+    """Describe the devices that trained a grid and their dtypes; [] if none is recorded."""
+    devices_by_row = {}
+    for row, runs in results.items():
+        if devices := [_device_and_dtype(run) for run in runs if run.get("device")]:
+            devices_by_row[row] = " and ".join(dict.fromkeys(devices))
+    if len({*devices_by_row.values()}) == 1:
+        return [f"Trained on {devices_by_row.popitem()[1]}."]
+    listing = "; ".join(f"{row} on {devices}" for row, devices in devices_by_row.items())
+    return [f"Trained on different devices or in different dtypes: {listing}."] if listing else []
 
 
 def _device_and_dtype(result: Record) -> str:
@@ -97,61 +94,61 @@ def _device_and_dtype(result: Record) -> str:
 
 
 def software_of_result(result: Record) -> list[Record]:
-    """Return the provenance records of a result: of its training, then of its scoring.
+    """Return the provenance records of a result: its training, then its scoring.
 
-    Each has the settings that the run chose in the field `settled`.
+    The field `settled` of each record has the settings to compare.
     """
-    asked, records = from_dict(result["config"]), result.get("provenance", [UNRECORDED])
-    settings = compared_settings(asked, result.get("settled"))
+    config, records = from_dict(result["config"]), result.get("provenance", [UNRECORDED])
+    settings = compared_settings(config, result.get("settled"))
     return [record | {"settled": settings} for record in records]
 
 
-def differences_of_code(software: Iterable[tuple[str, Iterable[Record]]]) -> dict[str, list[str]]:
-    """Return the differences of cells from the code and settings of the first cell, by name.
+def code_differences(software: Iterable[tuple[str, Iterable[Record]]]) -> dict[str, list[str]]:
+    """List how the code and settings of cells differ from those of the first cell, by name.
 
     Args:
-      software: names, each with the provenance records of cells; names may repeat.
+      software: pairs of a name and provenance records; names may repeat.
     """
     first: Record = {}
     differences: dict[str, list[str]] = {}
     for name, records in software:
         for record in records:
-            # Files and settings of some cells are compared with the first cell that has them.
+            # Compare each file and setting with the first cell that has it.
             merged = {key: record.get(key, {}) | first.get(key, {}) for key in ("files", "settled")}
             first = {**record, **first, **merged}
             differences.setdefault(name, []).extend(
                 changes(first, record, COMPUTING)
                 + changed_settings(first["settled"], record.get("settled", {}))
             )
-    return {name: sorted(set(each)) for name, each in differences.items() if each}
+    return {name: sorted(set(changed)) for name, changed in differences.items() if changed}
 
 
 def other_code(results: Mapping[str, Sequence[Record]]) -> dict[str, str]:
-    """Return the rows with cells of other code or settings than the first, and what differs."""
-    every = ((variant, result) for variant, seeds in results.items() for result in seeds)
-    software = ((variant, software_of_result(result)) for variant, result in every)
-    return {name: _listed(each) for name, each in differences_of_code(software).items()}
+    """Describe how code and settings of rows differ from the first cell, by row name."""
+    pairs = ((variant, result) for variant, seeds in results.items() for result in seeds)
+    software = ((variant, software_of_result(result)) for variant, result in pairs)
+    return {name: _join(changed) for name, changed in code_differences(software).items()}
 
 
 def check_same_code(software: "Mapping[str, Iterable[Record]]") -> None:
     """Refuse cells of different code, and cells whose runs chose different settings."""
-    if differences := differences_of_code(software.items()):
-        (name, changed), *further = differences.items()
-        first, records = next(iter(software.items()))
+    if differences := code_differences(software.items()):
+        (name, changed), *remaining = differences.items()
+        first_name, records = next(iter(software.items()))
         commit = next((f" (commit {r['commit'][:12]})" for r in records if "commit" in r), "")
-        also = f" (also {', '.join(cell for cell, _ in further)})" if further else ""
-        reference = "its beginning" if name == first else first
+        suffix = f" (also {', '.join(cell for cell, _ in remaining)})" if remaining else ""
+        reference = "its beginning" if name == first_name else first_name
         kind, remedy = f"code than {reference}{commit}", "restore that code"
         if all(name.startswith(OPEN_FIELDS) for name in changed):
             path, before, *_ = changed[0].split(" ")
             kind, remedy = f"settings than {reference}", f"set {path}={before} in the config file"
         raise UserError(
-            f"{name} was computed by different {kind}: {_listed(changed)}{also}; {remedy}, "
+            f"{name} was computed by different {kind}: {_join(changed)}{suffix}; {remedy}, "
             "choose another --workdir, or move the directories of these cells away; "
             "--allow-mixed pools them and marks their rows"
         )
 
 
-def _listed(names: list[str], most: int = 8) -> str:
-    further = [f"and {len(names) - most} more"] * (len(names) > most)
-    return ", ".join([*names[:most], *further])
+def _join(names: list[str], limit: int = 8) -> str:
+    remainder = [f"and {len(names) - limit} more"] * (len(names) > limit)
+    return ", ".join([*names[:limit], *remainder])

@@ -86,7 +86,7 @@ def test_a_metric_of_the_config_is_shown_where_every_result_has_it():
     ):
         found = compare(GRID, results | changed).rows
         assert [row.second_score.mean for row in found] == shown
-        assert {row.measures.beside.name for row in found} == {name}
+        assert {row.measures.secondary.name for row in found} == {name}
 
 
 def test_the_steps_are_those_that_were_taken():

@@ -12,7 +12,7 @@ from t2t_jax.kernels.choice import fast_compute_dtype
 from t2t_jax.parallel.mesh import make_mesh
 from t2t_jax.sweep.cell import cells, check_cells
 from t2t_jax.sweep.grid import collect, run_grid
-from t2t_jax.sweep.same_code import devices_and_dtypes, dtype_here
+from t2t_jax.sweep.same_code import devices_and_dtypes, local_dtype
 from t2t_jax.system.sums import digest_of
 from tests.sweep.conftest import QUIET, AtOnce
 from tests.sweep.test_cell import write_result
@@ -103,22 +103,22 @@ def test_a_float32_cell_that_is_copied_in_is_refused_or_marked(tmp_path):
 
 @pytest.mark.parametrize("here", ["float32", "bfloat16", None])
 def test_a_machine_of_another_dtype_adds_no_cells(tmp_path, monkeypatch, here):
-    monkeypatch.setattr("t2t_jax.sweep.same_code.dtype_here", lambda: here)
+    monkeypatch.setattr("t2t_jax.sweep.same_code.local_dtype", lambda: here)
     known = cells(AUTO, tmp_path, 2)
-    check_cells(known, here=True)  # nothing has begun
+    check_cells(known, local=True)  # nothing has begun
     write_run(known[0], {DTYPE: "bfloat16"})
     check_cells(known)  # a cluster trains them
     if here != "float32":
-        check_cells(known, here=True)
+        check_cells(known, local=True)
         return
     with pytest.raises(UserError, match=r"wide/seed0 .*than base/seed0: .* bfloat16 -> float32"):
-        check_cells(known, here=True)
-    check_cells(known, here=True, allow_mixed=True)
+        check_cells(known, local=True)
+    check_cells(known, local=True, allow_mixed=True)
 
 
 @pytest.mark.thorough
 def test_another_process_finds_the_dtype_of_this_machine():
-    assert dtype_here() == fast_compute_dtype(make_mesh(MeshConfig()))
+    assert local_dtype() == fast_compute_dtype(make_mesh(MeshConfig()))
 
 
 def test_a_result_of_an_earlier_version_has_the_settings_of_its_run(tmp_path):

@@ -82,7 +82,7 @@ def test_scores_of_dev_in_the_file_of_test_are_left_out(tmp_path):
     (seed / "result-test.json").write_bytes((seed / "result.json").read_bytes())
     outcome = collect(GRID, tmp_path, 1, QUIET, split="test")
     assert list(outcome.results) == ["wide"]
-    assert "its scores are of dev, not of test" in (tmp_path / "seeds.csv").read_text()
+    assert "its scores are on dev, not on test" in (tmp_path / "seeds.csv").read_text()
     with pytest.raises(UserError, match="--base base has no result on test"):
         collect(GRID._replace(compared_with="base"), tmp_path, 1, QUIET, split="test")
 
