@@ -103,7 +103,7 @@ class GridMeasures(NamedTuple):
 
     score: Measure
     """The score that decides whether a variant differs."""
-    beside: Measure | None = None
+    secondary: Measure | None = None
     """Another score, which the table only shows, or None."""
     bootstrap: bool = False
     """True if the score is BLEU, whose significance is estimated by resampling sentences."""
@@ -111,7 +111,7 @@ class GridMeasures(NamedTuple):
     """True if hypotheses and references cover the whole split, False for a sample of it."""
 
 
-class Compared(NamedTuple):
+class PaperComparison(NamedTuple):
     """The comparison of a published property of the paper with that property of a run."""
 
     deviates: bool
@@ -251,6 +251,6 @@ class Task(Protocol):
     def experiment(self, config: Config) -> PublishedExperiment:
         """Return the experiment of the paper to compare with a run of this config."""
 
-    def kind_of_measure(self, records: Sequence[Record]) -> Compared | None:
-        """Compare the kind of score of a run with the paper; None for a single kind."""
+    def compare_metric(self, records: Sequence[Record]) -> PaperComparison | None:
+        """Compare the metric of a run with the paper's; None if the task has only one metric."""
         return None

@@ -64,12 +64,12 @@ class Translation(TextToText):
             figures=_figures(config, size, name, german),
         )
 
-    def kind_of_measure(self, records: Sequence[Record]) -> task.Compared:
+    def compare_metric(self, records: Sequence[Record]) -> task.PaperComparison:
         """Report whether a run lacks `tokenized_split_bleu`, the BLEU of the paper."""
         fields = {name for record in records for name, value in record.items() if value is not None}
         names = [m.name for m in self.measures if "bleu" in m.field and m.field in fields]
         deviates = bool(records) and _PAPERS_BLEU not in names
-        return task.Compared(deviates, "kind of BLEU", "6.1", _PAPERS_BLEU, ", ".join(names))
+        return task.PaperComparison(deviates, "kind of BLEU", "6.1", _PAPERS_BLEU, ", ".join(names))
 
 
 def _newstest(corpus: str) -> frozenset[str]:

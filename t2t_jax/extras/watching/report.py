@@ -133,9 +133,9 @@ def settings_section(
         *_test_sets(experiment, scores),
         *_searches(experiment, published, scores),
     ]
-    if kind := task.kind_of_measure(scores):
-        mark, run_kind = DEVIATES if kind.deviates else "", kind.ours or UNKNOWN
-        rows.append((mark, kind.name, kind.section, kind.published, run_kind))
+    if metric := task.compare_metric(scores):
+        mark, run_kind = DEVIATES if metric.deviates else "", metric.ours or UNKNOWN
+        rows.append((mark, metric.name, metric.section, metric.published, run_kind))
     notes = [
         f"Compared with the {experiment.name} of the paper. Deviations: "
         f"{', '.join(page.deviations(rows)) or 'none'}.",
