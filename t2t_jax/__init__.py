@@ -3,21 +3,20 @@
     import t2t_jax
 
     run = t2t_jax.train(config, "runs/mine")            # config: a t2t_jax.Config
-    run.history.evaluations                             # the scores on dev in its log
+    run.history.evaluations                             # the dev scores in the log
     translator = run.load(average=5)                    # or t2t_jax.load("runs/mine", average=5)
     translator.translate(["No devices found"])
-    t2t_jax.score(translator, sources, targets)         # of translations that are given
+    t2t_jax.score(translator, sources, targets)         # log-probabilities
     t2t_jax.attention_maps(translator, "No devices found")
-    t2t_jax.explore(translator, "No devices found")     # a page to look into the model
+    t2t_jax.explore(translator, "No devices found")     # a web page about the model
     t2t_jax.encoder_states(translator, sources)         # a vector for each subword
-    t2t_jax.build(config, vocab_size)                   # the network alone, as a Flax module
+    t2t_jax.build(config, vocab_size)                   # the network as a Flax module
     t2t_jax.evaluate(translator, split="test").summary()
     t2t_jax.run_grid(t2t_jax.product(config, {"model.num_heads": [1, 4]}), "runs/grid")
 
-No function is called `sweep`: that name is the package behind `t2t-jax sweep`, and Python
-itself binds it to the package as soon as one of its modules is imported. `run_grid` runs a grid.
+`t2t_jax.sweep` is a package, not a function; `run_grid` runs a grid.
 
-Importing the package is cheap: JAX is imported when something that needs it is used.
+Importing `t2t_jax` does not import JAX. The first use of a name that needs JAX imports it.
 """
 
 import importlib
@@ -79,7 +78,7 @@ _NAMES = {
     "sweep.grid": ["run_grid"],
     "version": ["__version__"],
 }
-"""The public names of each module of the package."""
+"""Public names by module."""
 _HOMES = {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names}
 
 __all__ = sorted(_HOMES.keys() - {"__version__"})
@@ -95,8 +94,8 @@ def __getattr__(name: str) -> Any:
     if not name.startswith("_"):
         from t2t_jax.plugins import load, rows
 
-        if place := rows("names", __all__).get(name):
-            return load(place)
+        if reference := rows("names", __all__).get(name):
+            return load(reference)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -1,13 +1,13 @@
-"""The table of plugins, which add commands, flags, corpora, tasks and more to the program.
+"""Load plugins, which add commands, flags, corpora, tasks and more to the program.
 
-Each extra of this package, `t2t_jax.extras.NAME`, is a plugin. So is whatever another package names
-in its group of entry points `t2t_jax.plugins`::
+Each extra of this package, `t2t_jax.extras.NAME`, is a plugin. Other packages register plugins in
+the entry point group `t2t_jax.plugins`::
 
     [project.entry-points."t2t_jax.plugins"]
     mine = "my_package:PLUGIN"
 
-A plugin gives the places of what it provides, as MODULE:NAME, so that listing the plugins imports
-little. A plugin that cannot be imported, or takes a name that is taken, is left out with a warning.
+A plugin names its objects by reference, as MODULE:NAME, so listing the plugins imports few modules.
+The program skips, with a warning, a plugin that fails to import or uses a reserved name.
 """
 
 import dataclasses
@@ -27,110 +27,110 @@ from t2t_jax.errors import UserError, in_one_line, warn
 
 _EXTRAS = "t2t_jax.extras."
 GROUP = "t2t_jax.plugins"
-"""The group of entry points in which packages name their plugins."""
+"""Entry point group of plugins."""
 
 
 class CorpusRow(NamedTuple):
-    """A scheme of corpora: the word before the colon of a name in `data.corpus`."""
+    """A corpus scheme: the word before the colon in `data.corpus`."""
 
     pairs: str
-    """The place of the function that returns the splits of sentence pairs, as
-    `TaskFacts.corpora`."""
+    """Reference to a function that returns splits of sentence pairs, like `TaskFacts.corpora`."""
     form: str = "DIR"
-    """A word for what follows the colon."""
+    """Placeholder for the text after the colon."""
     documents: str = ""
-    """The place of the same function for documents of one language, if there are any."""
+    """Reference to the same function for documents of one language, or ""."""
 
 
 @dataclass(frozen=True)
 class Plugin:
-    """What a plugin provides, by name."""
+    """The objects that a plugin provides, by name."""
 
     commands: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    """For each command, the group that lists it in `t2t-jax --help`, and a line about it. The
-    command `a-b`, or `a b` in two words, is the class `ABCommand` of the module `a_b_command`
-    beside the plugin, whose fields are the flags and whose `run` runs it. A function `a_b_command`
-    of that module, if there is one, makes the command from the flags and the program's name."""
+    """For each command, its group in `t2t-jax --help` and its one-line description. The class
+    `ABCommand` of the module `a_b_command` in the plugin's package implements the command `a-b` or
+    `a b`: its fields are the flags, and its `run` runs the command. An optional function
+    `a_b_command` of the module creates the command from the flags and the program name."""
     flags: Mapping[str, str] = field(default_factory=dict)
-    """The places of subclasses of `TrainingFlags`, by the command: `train` or `sweep`."""
+    """References to subclasses of `TrainingFlags`, by command: `train` or `sweep`."""
     corpora: Mapping[str, CorpusRow] = field(default_factory=dict)
-    """Schemes of corpora. The function takes the whole name, such as `mine:DIR`, and the section
-    `data` of the config."""
+    """Corpus schemes. The functions take a corpus name such as `mine:DIR`, and a `DataConfig`."""
     tasks: Mapping[str, str] = field(default_factory=dict)
-    """The places of `config.tasks.TaskFacts`, by the value of `data.task`, which a config has to
-    give: `schemes` are not read. Their `task` has to name a `tasks.task.Task`."""
+    """References to `config.tasks.TaskFacts`, by the value of `data.task`, which the config must
+    set, because `schemes` are ignored. Their `task` must refer to a `tasks.task.Task`."""
     families: Mapping[str, str] = field(default_factory=dict)
-    """The places of `config.families.Family`, by the value of `model.architecture`. A family that
-    learns translation has `tasks=("translation",)`."""
+    """References to `config.families.Family`, by the value of `model.architecture`. A family for
+    translation has `tasks=("translation",)`."""
     formats: Mapping[str, str] = field(default_factory=dict)
-    """The places of `extras.interchange.formats.Format`, by the name in `export` and `import`.
-    Their `object` has to name the implementation."""
+    """References to `extras.interchange.formats.Format`, by the name in `export` and `import`.
+    Their `object` must refer to the implementation."""
     trackers: Mapping[str, str] = field(default_factory=dict)
-    """The places of functions that open a run at a tracker, from a project, the id of the run and
-    its directory, and return an `extras.trackers.tracker.OpenRun`."""
+    """References to functions that open a run in a tracker. Their arguments are the project, run id
+    and run directory; they return an `extras.trackers.tracker.OpenRun`."""
     names: Mapping[str, str] = field(default_factory=dict)
-    """The places of names of `t2t_jax`, such as `explore`."""
+    """References to public names to add to `t2t_jax`, such as `explore`."""
     remarks: Mapping[str, str] = field(default_factory=dict)
-    """The places of functions from a config and records of scores to lines for `evaluate`."""
+    """References to functions that map a config and score records to lines of `evaluate`."""
     uses: tuple[str, ...] = ()
-    """Other extras of this package whose modules the plugin imports."""
+    """Other extras of this package that the plugin imports."""
     package: str = ""
-    """The name of the package that was installed, which `plugins` fills in."""
+    """Name of the installed package; `plugins` sets it."""
     home: str = ""
-    """The package that has the modules of the commands, which `plugins` fills in."""
+    """Package with the modules of the commands; `plugins` sets it."""
 
 
 @dataclass(frozen=True)
 class TrainingFlags:
-    """Base class of flags that a plugin adds to `train` or `sweep`: a dataclass with a default for
-    each field, which becomes a flag of the same name."""
+    """Base class of flags that a plugin adds to `train` or `sweep`.
+
+    A subclass is a dataclass. Each field becomes a flag of the same name, and needs a default.
+    """
 
     instead: ClassVar[tuple[str, ...]] = ()
-    """Flags that ask for something else than a training, which then needs no run directory."""
+    """Flags that replace training by other work, which needs no run directory."""
     common: ClassVar[tuple[str, ...]] = ()
-    """Flags that the short help lists."""
+    """Flags to list in the short help."""
     examples: ClassVar[tuple[str, ...]] = ()
-    """Command lines at the end of the help, without the command."""
+    """Example command lines for the help, without the command."""
 
     def check(self, workdir: Path) -> None:
-        """Refuse values before a training, a dry run of one, or a grid begins in a directory."""
+        """Check the flags before training, a dry run or a sweep starts; raise a `UserError`."""
 
     def run(self, config: Any) -> int:
-        """Do what a flag of `instead` asks for with a config, and return the exit code."""
+        """Do the work that a flag of `instead` asks for, and return the exit code."""
         raise NotImplementedError
 
     def around(self, workdir: Path) -> AbstractContextManager[None]:
-        """Return the context within which the run in a directory is trained."""
+        """Return a context manager to enter during training."""
         return nullcontext()
 
     def as_text(self) -> str:
-        """Return the flags as a text for another process; see `flags_from`."""
-        return json.dumps([_place_of(type(self)), dataclasses.asdict(self)])
+        """Serialize the flags for another process; see `flags_from`."""
+        return json.dumps([_reference_to(type(self)), dataclasses.asdict(self)])
 
 
-def _place_of(kind: type) -> str:
+def _reference_to(kind: type) -> str:
     return f"{kind.__module__}:{kind.__name__}"
 
 
 def flags_from(texts: Sequence[str], command: str) -> list[TrainingFlags]:
-    """Return all flags that plugins add to a command.
+    """Create the flag objects of all plugins for a command.
 
     Args:
-      texts: flags as `TrainingFlags.as_text` returns them. Other flags have their defaults.
+      texts: results of `TrainingFlags.as_text`. Other flags get their defaults.
     """
-    given: dict[str, dict[str, object]] = dict(map(json.loads, texts))
-    return [kind(**given.get(_place_of(kind), {})) for kind in added_flags(command)]
+    fields: dict[str, dict[str, object]] = dict(map(json.loads, texts))
+    return [kind(**fields.get(_reference_to(kind), {})) for kind in added_flags(command)]
 
 
 @cache
 def plugins() -> Sequence[Plugin]:
-    """Return all plugins, those of this package first."""
-    found: list[Plugin] = []
-    for package, place in (*_extras(), *_entry_points()):
+    """Load all plugins, first the extras of this package."""
+    loaded: list[Plugin] = []
+    for package, reference in (*_extras(), *_entry_points()):
         try:
-            plugin = load_named(place)
+            plugin = load_named(reference)
             if not isinstance(plugin, Plugin):
-                raise TypeError(f"{place} is a {type(plugin).__name__}, not a Plugin")
+                raise TypeError(f"{reference} is a {type(plugin).__name__}, not a Plugin")
             for name, row in plugin.commands.items():
                 if not isinstance(row, tuple) or len(row) != 2:
                     raise TypeError(f"the command {name} needs a group and a line about it")
@@ -140,12 +140,12 @@ def plugins() -> Sequence[Plugin]:
             for kind in ("tasks", "families", "formats", "trackers"):
                 for name, row in getattr(plugin, kind).items():
                     if not isinstance(row, str):
-                        raise TypeError(f"{name} in the {kind} needs its place, MODULE:NAME")
-            home = sys.modules[place.partition(":")[0]].__package__
-            found.append(dataclasses.replace(plugin, package=package, home=home or ""))
-        except (Exception, SystemExit) as error:  # of any kind, in the code of somebody else
+                        raise TypeError(f"{name} in the {kind} needs a reference, MODULE:NAME")
+            home = sys.modules[reference.partition(":")[0]].__package__
+            loaded.append(dataclasses.replace(plugin, package=package, home=home or ""))
+        except (Exception, SystemExit) as error:  # code of other packages may raise any error
             _leave_out("the plugin", package, error)
-    return found
+    return loaded
 
 
 def _extras() -> Iterator[tuple[str, str]]:
@@ -155,7 +155,7 @@ def _extras() -> Iterator[tuple[str, str]]:
 
 
 def has_extras() -> bool:
-    """Return whether this installation has the extras."""
+    """Return whether this installation includes `t2t_jax.extras`."""
     return any(_extras())
 
 
@@ -166,58 +166,59 @@ def _entry_points() -> Iterator[tuple[str, str]]:
         yield entry.dist.name if entry.dist else entry.module, entry.value
 
 
-def rows(kind: str, taken: Collection[str] = ()) -> dict[str, Any]:
-    """Return what the plugins provide of a kind, a field of `Plugin`, by name.
+def rows(kind: str, reserved: Collection[str] = ()) -> dict[str, Any]:
+    """Merge a field of all plugins, such as `commands`, into one dict by name.
 
     Args:
-      taken: names of the core, which no plugin can take.
+      kind: the name of the field of `Plugin`.
+      reserved: names of the core, which a plugin cannot use.
     """
-    found: dict[str, object] = {}
-    owners = dict.fromkeys(taken, "t2t-jax")
+    merged: dict[str, object] = {}
+    owners = dict.fromkeys(reserved, "t2t-jax")
     for plugin in plugins():
         for name, row in getattr(plugin, kind).items():
             if name in owners:
                 error = UserError(f"{owners[name]} has that name")
                 _leave_out(f"{name} in the {kind}", plugin.package, error)
             else:
-                found[name], owners[name] = row, plugin.package
-    return found
+                merged[name], owners[name] = row, plugin.package
+    return merged
 
 
 @cache
-def added_flags(command: str, taken: tuple[str, ...] = ()) -> Sequence[type[TrainingFlags]]:
-    """Return the classes of the flags that plugins add to a command.
+def added_flags(command: str, reserved: tuple[str, ...] = ()) -> Sequence[type[TrainingFlags]]:
+    """Return the `TrainingFlags` subclasses that plugins add to a command.
 
     Args:
-      taken: names of the command's other flags, which no plugin can take.
+      reserved: names of the command's other flags, which a plugin cannot use.
     """
-    found = dict.fromkeys(taken, "t2t-jax")
+    owners = dict.fromkeys(reserved, "t2t-jax")
     kinds: list[type[TrainingFlags]] = []
     for plugin in plugins():
         if command not in plugin.flags:
             continue
         try:
             kind = load(plugin.flags[command])
-            names = [one.name for one in dataclasses.fields(kind)]
-            if twice := [f"{found[name]} has --{name}" for name in names if name in found]:
-                raise UserError(", ".join(twice))
+            names = [field.name for field in dataclasses.fields(kind)]
+            if clashes := [f"{owners[name]} has --{name}" for name in names if name in owners]:
+                raise UserError(", ".join(clashes))
         except Exception as error:
             _leave_out(f"the flags of {command}", plugin.package, error)
         else:
             kinds.append(kind)
-            found |= dict.fromkeys(names, plugin.package)
+            owners |= dict.fromkeys(names, plugin.package)
     return kinds
 
 
-def _leave_out(what: str, package: str, error: BaseException) -> None:
+def _leave_out(subject: str, package: str, error: BaseException) -> None:
     warn_once(
-        f"left out: {what} of the package {package} ({_reason(error)}); update or uninstall it"
+        f"left out: {subject} of the package {package} ({_reason(error)}); update or uninstall it"
     )
 
 
 @cache
 def warn_once(message: str) -> None:
-    """Print a warning, unless this process has printed it before."""
+    """Print a warning at most once per process."""
     warn(message)
 
 
@@ -226,31 +227,31 @@ def _reason(error: BaseException) -> str:
     return f"{kind}{in_one_line(error)}"
 
 
-def load(place: str) -> Any:
-    """Return what a place of a plugin names, and import its module.
+def load(reference: str) -> Any:
+    """Import the object of a plugin from its reference MODULE:NAME.
 
     Raises:
-      UserError: it cannot be imported.
+      UserError: the import fails.
     """
     try:
-        return load_named(place)
+        return load_named(reference)
     except UserError:
         raise
-    except (Exception, SystemExit) as error:  # of any kind: it may be the code of somebody else
-        package = re.split("[.:]", place)[0]
+    except (Exception, SystemExit) as error:  # code of other packages may raise any error
+        package = re.split("[.:]", reference)[0]
         raise UserError(
-            f"{place} of the package {package} cannot be imported ({_reason(error)}); update or "
-            "uninstall it"
+            f"{reference} of the package {package} cannot be imported ({_reason(error)}); update "
+            "or uninstall it"
         ) from error
 
 
-def load_named(place: str) -> Any:
-    """Return what `MODULE:NAME` names; its module is imported on the first call.
+def load_named(reference: str) -> Any:
+    """Import the object that `MODULE:NAME` refers to.
 
     Raises:
-      UserError: it is in an extra of this package that is not installed.
+      UserError: the module is in an extra of this package that is not installed.
     """
-    module, _, name = place.partition(":")
+    module, _, name = reference.partition(":")
     try:
         return getattr(import_module(module), name)
     except ModuleNotFoundError as error:
@@ -258,6 +259,6 @@ def load_named(place: str) -> Any:
             raise
         extra = module.removeprefix(_EXTRAS).partition(".")[0]
         raise UserError(
-            f"{place} is in the extra {extra} of t2t-jax, which this installation lacks; install "
-            "the whole package"
+            f"{reference} is in the extra {extra} of t2t-jax, which this installation lacks; "
+            "install the whole package"
         ) from error

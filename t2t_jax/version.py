@@ -1,4 +1,4 @@
-"""The version of the package, with the names it has renamed and the features it has removed."""
+"""The package version, renamed names and removed features."""
 
 from typing import NamedTuple
 
@@ -8,12 +8,12 @@ __version__ = "0.3.0.dev0"
 
 
 class Renamed(NamedTuple):
-    """A name that replaces another one."""
+    """The new name of a renamed object."""
 
     name: str
-    """The name that is to be used now."""
+    """New name."""
     since: str
-    """The version that renamed it, as "0.3". This one takes the old name too, no later one does."""
+    """Version of the renaming, such as "0.3", which is also the last to accept the old name."""
 
 
 RENAMED: dict[str, Renamed] = {
@@ -27,23 +27,23 @@ RENAMED: dict[str, Renamed] = {
     "t2t-jax parse": Renamed("t2t-jax translate", "0.3"),
     "t2t-jax goodput": Renamed("t2t-jax report", "0.3"),
 }
-"""What replaces an old name: a field of the config (`model.d_ff`), a command (`t2t-jax bleu`), a
-flag that is no field (`--workdir`), or a name of the package (`t2t_jax.load`). The row of a field
-stays for good, as older runs are read by it."""
+"""New names by old name: of a config field (`model.d_ff`), a command (`t2t-jax bleu`), another flag
+(`--workdir`), or a public name (`t2t_jax.load`). Never delete a row of a field: loading older runs
+needs it."""
 
 
 class Removed(NamedTuple):
     """A config field that was deleted."""
 
     feature: str
-    """The deleted feature, a plural noun, as the error names it."""
+    """Name of the deleted feature for the error, a plural noun."""
     unused: tuple[object, ...] | None = ()
-    """Values of a deleted field that mean the feature is not used; None means that all do."""
+    """Values of the field that do not use the feature; None is all values."""
     trains_only: bool = False
-    """Whether only training reads the field: a run that used it opens, but does not train on."""
+    """Whether only training reads the field: a run that used it can be loaded, but not resumed."""
 
     def is_used_by(self, value: object) -> bool:
-        """Return whether a value of the field asks for the deleted feature."""
+        """Return whether a value of the field uses the deleted feature."""
         return self.unused is not None and value not in self.unused
 
 
@@ -59,21 +59,21 @@ REMOVED: dict[str, Removed] = {
     "data.whole_words": Removed("whole-word masks in masked language modelling", unused=(False,)),
     "model.output_transform": Removed("output transforms of BERT", unused=(False,)),
 }
-"""Deleted config fields by dotted path. Rows stay for good, as older runs have them."""
+"""Deleted config fields by dotted path. Never delete a row: older runs have these fields."""
 
 
 REMOVED_COMMANDS = {
     "calibrate": "calibrated confidences",
     "preflight": "preflight jobs, whose checks t2t-jax train --dry-run makes",
 }
-"""The feature of each deleted command of a released version."""
+"""Features of commands that a released version had, by command name."""
 
 
 def removed_feature(name: str, feature: str) -> UserError:
-    """Return the error for a use of a deleted feature.
+    """Make the error for the use of a deleted feature.
 
     Args:
-      name: the field, value, file or command that uses it.
+      name: the field, value, file or command that uses the feature.
       feature: the feature, a plural noun.
     """
     return UserError(
@@ -82,10 +82,10 @@ def removed_feature(name: str, feature: str) -> UserError:
 
 
 def current_name(name: str) -> str:
-    """Return the name that replaces an old one, with a warning; any other name as it is.
+    """Convert an old name to the new one with a warning; return any other name unchanged.
 
     Raises:
-      UserError: the version that takes the old name has gone by.
+      UserError: this version no longer accepts the old name.
     """
     if name not in RENAMED:
         return name
@@ -97,13 +97,13 @@ def current_name(name: str) -> str:
 
 
 def current_flag(argument: str, *, warns: bool = True) -> str:
-    """Return an argument of a command line with the name that replaces that of an old flag.
+    """Replace an old flag in a command-line argument by its new name.
 
     Args:
-      warns: False for the flags of an old command, whose own warning is enough.
+      warns: whether to warn; False for a renamed command, which already warned.
 
     Raises:
-      UserError: the version that takes the old name has gone by.
+      UserError: this version no longer accepts the old flag.
     """
     current = current_name if warns else read_name
     flag, equals, value = argument.partition("=")
@@ -117,5 +117,5 @@ def current_flag(argument: str, *, warns: bool = True) -> str:
 
 
 def read_name(name: str) -> str:
-    """Return the name that replaces an old one in what a program wrote, without a warning."""
+    """Convert an old name in a saved file to the new one, without a warning."""
     return RENAMED[name].name if name in RENAMED else name

@@ -227,7 +227,7 @@ def test_a_row_takes_no_name_of_the_core(added, capsys):
             ("raise SystemError('a\\nb')", "the plugin of the package broken-plugin (SystemErr"),
             (
                 PACKAGE.replace("(commands", "(tasks={'x': 3}, commands"),
-                "x in the tasks needs its place, MODULE:NAME",
+                "x in the tasks needs a reference, MODULE:NAME",
             ),
             (
                 PACKAGE.replace("(commands", "(tasks=['x'], commands"),

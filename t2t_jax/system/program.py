@@ -1,7 +1,7 @@
-"""The start and the end of every program: streams, signals, errors of one line and exit code.
+"""Run a program: standard streams, signals, one-line errors and exit codes.
 
-A program imports this module first, and all else within its `main`: until `run` watches signals,
-Ctrl-C would show a traceback.
+A program imports this module first, and imports other modules inside its `main`. Before `run`
+watches signals, Ctrl-C would print a traceback.
 """
 
 import contextlib
@@ -23,24 +23,24 @@ from t2t_jax.system.signals import watching
 
 _STREAMS = {0: "stdin", 1: "stdout", 2: "stderr"}
 _TOO_LARGE = "failed to map segment", "annot allocate memory"
-"""The signs that a library was not loaded because memory or addresses for it are lacking."""
+"""Parts of `ImportError` messages about a lack of memory or address space."""
 _closed: set[str] = set()
 _report: Callable[[BaseException], str] | None = None  # see `at_failure`
 _begun: float | None = None
 
 
 def run(main: Callable[[Sequence[str]], int]) -> NoReturn:
-    """Run a program on its command line and exit with the code it returns.
+    """Run a program on its command line, and exit with the returned code.
 
-    A `UserError`, or a file that the system refuses, becomes one line on stderr and a code of
-    `system.exit_codes`.
-    A reader that goes away (`| head`) ends the program quietly, with the exit code that shells
-    report. So does a signal, unless the program takes it as a request to stop.
+    A `UserError` or an `OSError` becomes one line on stderr, and an exit code of
+    `system.exit_codes`. A closed output pipe (`| head`) or a signal ends the program without a
+    message, with the exit code that shells report. Inside a `StopSignal`, a signal only requests a
+    stop.
     """
     global _begun
     _begun = time.time()
     replace_closed_streams()
-    # Before there is a second thread, as its memory would have rules of its own.
+    # Call this before a second thread starts, because new threads get separate memory arenas.
     host.keep_freed_memory()
     with watching():
         prepare_process()
@@ -49,21 +49,21 @@ def run(main: Callable[[Sequence[str]], int]) -> NoReturn:
 
 
 def at_failure(report: Callable[[BaseException], str]) -> None:
-    """Call a function with each error that ends the program; it returns the head of the message."""
+    """Call `report` with each error that ends the program; it returns a prefix of the message."""
     global _report
     _report = report
 
 
 def begun() -> float | None:
-    """Return when this program was started, in seconds since 1970; None in a user's own process."""
+    """Return the start time of the program in seconds since 1970; None without `run`."""
     return _begun
 
 
 def replace_closed_streams() -> None:
     """Replace standard streams that the caller closed (`<&-`, `>&-`) by /dev/null.
 
-    Call it before opening any other file, which would take the stream's number and receive the
-    program's output.
+    Call this before any file is opened. Otherwise, that file would get the descriptor of the
+    stream, and receive the program's output.
     """
     _closed.clear()
     for number, name in _STREAMS.items():
@@ -71,8 +71,8 @@ def replace_closed_streams() -> None:
             os.fstat(number)
         except OSError:
             _closed.add(name)
-            opened = os.open(os.devnull, os.O_RDWR)  # which takes the lowest free number
-            assert opened == number
+            descriptor = os.open(os.devnull, os.O_RDWR)  # the lowest free number
+            assert descriptor == number
             os.set_inheritable(number, True)
             mode = "w" if number else "r"
             setattr(sys, name, os.fdopen(number, mode, encoding="utf-8", closefd=False))
@@ -84,27 +84,27 @@ def is_closed(name: str) -> bool:
 
 
 def command_line(command: str) -> str:
-    """Return the call of a command: `t2t-jax train`, or `eval.py train` from a clone's programs."""
-    called = os.path.basename(sys.argv[0])
-    return f"eval.py {command}" if called in ("train.py", "eval.py") else f"t2t-jax {command}"
+    """Return how to call a command: `t2t-jax train`, or `eval.py train` in a clone."""
+    script = os.path.basename(sys.argv[0])
+    return f"eval.py {command}" if script in ("train.py", "eval.py") else f"t2t-jax {command}"
 
 
 def prepare_process() -> None:
-    """Set the process-wide state of a program, before it imports JAX."""
+    """Configure the process before it imports JAX: compilation cache, logging and memory."""
     import absl.logging
 
-    # What one run compiles, the next one finds. Without a place for it, nothing is kept.
+    # Without a writable cache directory, JAX compiles every program again.
     with contextlib.suppress(OSError):
-        compiled = user_folder("cache") / "compiled"
-        compiled.mkdir(parents=True, exist_ok=True)
-        os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(compiled))
+        cache = user_folder("cache") / "compiled"
+        cache.mkdir(parents=True, exist_ok=True)
+        os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
     absl.logging.set_verbosity(absl.logging.ERROR)
     keep_orbax_quiet()
-    # Its consequences are reported anyway, such as a loss that is not finite.
+    # Training already reports an infinite loss.
     warnings.filterwarnings("ignore", "overflow encountered in cast", RuntimeWarning)
     host.keep_libtpu_quiet()
-    if isinstance(sys.stdout, io.TextIOWrapper):  # a sample translation must not end a training
+    if isinstance(sys.stdout, io.TextIOWrapper):  # printing a translation must never fail
         sys.stdout.reconfigure(errors="backslashreplace")
     host.keep_freed_memory()
     host.collect_garbage_seldom()
@@ -113,7 +113,7 @@ def prepare_process() -> None:
 
 
 def _code_of(main: Callable[[Sequence[str]], int]) -> int | str | None:
-    """Return the exit code of a program that ends by itself; a refused one ends the process."""
+    """Run `main` and return its exit code; end the process after an error of the user."""
     try:
         try:
             code: int | str | None = main(sys.argv[1:])
@@ -122,41 +122,41 @@ def _code_of(main: Callable[[Sequence[str]], int]) -> int | str | None:
         sys.stdout.flush()
         return code
     except UserError as error:
-        _refuse(str(error), error)
+        _fail(str(error), error)
     except BrokenPipeError:
         # Python flushes stdout once more at exit, which must not fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + 13
     except OSError as error:
-        _refuse(f"{_name_in(error)}: {error.strerror or error}; {way_out_of(error)}", error)
+        _fail(f"{_file_of(error)}: {error.strerror or error}; {way_out_of(error)}", error)
     except (MemoryError, ImportError) as error:
         if isinstance(error, ImportError) and not any(sign in str(error) for sign in _TOO_LARGE):
             raise
-        _refuse(f"the memory is used up ({error}); close other programs, or raise ulimit -v", error)
-    except KeyboardInterrupt:  # of a config file
+        _fail(f"the memory is used up ({error}); close other programs, or raise ulimit -v", error)
+    except KeyboardInterrupt:  # raised by a config file
         return 128 + 2
 
 
-def _name_in(error: OSError) -> str:
+def _file_of(error: OSError) -> str:
     if error.filename is not None:
         return str(error.filename)
     try:
         sys.stdout.flush()
-    except OSError:  # what was not written before is not written now
+    except OSError:  # the buffer still cannot be written
         return "the standard output"
-    # Without a buffer (PYTHONUNBUFFERED), nothing is left that could be tried again.
+    # Without a buffer (PYTHONUNBUFFERED), there is no output to flush.
     is_write = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
     return "the standard output or a file" if is_write else "a file"
 
 
-def _refuse(message: str, error: BaseException) -> NoReturn:
-    """Print the message in one line, and end the process.
+def _fail(message: str, error: BaseException) -> NoReturn:
+    """Print an error message in one line, and exit at once.
 
-    It ends at once: threads of a failed restore would print more errors while Python shuts down.
+    `sys.exit` would let threads of a failed restore print more errors during the shutdown.
     """
-    place = _report(error) if _report else ""
+    prefix = _report(error) if _report else ""
     with contextlib.suppress(OSError):
-        print(f"error: {place}{in_one_line(message)}", file=sys.stderr, flush=True)
+        print(f"error: {prefix}{in_one_line(message)}", file=sys.stderr, flush=True)
     with contextlib.suppress(OSError):
         sys.stdout.flush()
     os._exit(exit_code_of(error) or REFUSED)

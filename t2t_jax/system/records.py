@@ -1,8 +1,7 @@
-"""JSON files: records of a run with one object, logs with one object a line, and models' settings.
+"""Read and write JSON files: run records, logs with one object per line, and model settings.
 
-This module reads every such file against a schema: the fields that its readers rely on, and their
-possible values. Somebody may be writing the file, a kill may have cut it, a disk may have damaged
-it, and an imported model may come from anybody.
+Each file is validated against a schema of required fields and types, because the file may be
+incomplete, damaged, or from an untrusted model.
 """
 
 import hashlib
@@ -21,47 +20,47 @@ from t2t_jax.system.regular_file import check_regular, regular
 
 Record = dict[str, Any]
 Schema: TypeAlias = Any
-"""A type of objects, as `msgspec` checks them: a `TypedDict`, or what `schema` returns."""
+"""A type for `msgspec` to validate objects: a `TypedDict`, or a result of `schema`."""
 FINITE = Annotated[float, msgspec.Meta(ge=-1e100, le=1e100)]
-"""A figure whose square is finite."""
+"""A number whose square is finite."""
 COUNT = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-"""A number of things, or of a step."""
+"""A count or a step number."""
 TIME = Annotated[float, msgspec.Meta(ge=0, le=1e11)]
-"""Seconds, or the seconds since 1970, which end in the year 5138."""
+"""Seconds, or seconds since 1970, up to the year 5138."""
 POSITIVE = Annotated[float, msgspec.Meta(gt=0, le=sys.float_info.max)]
-"""A figure whose logarithm is finite, such as a perplexity."""
+"""A number whose logarithm is finite, such as a perplexity."""
 NUMBER = float | None
-"""A figure; null stands for one that was not finite."""
+"""A number; null replaces NaN and infinity."""
 
-# Integers beyond 64 bits become floats, so that no reader meets one that no float can have.
+# Parse integers beyond 64 bits as floats, so that their conversion to float cannot overflow later.
 _DECODER = json.JSONDecoder(parse_int=lambda text: int(text) if len(text) <= 20 else float(text))
 
 
 def schema(required: Mapping[str, object], optional: Mapping[str, object] | None = None) -> Schema:
-    """Return the type of objects with some fields; their readers ignore further fields.
+    """Make a schema of objects from field types; an object may have additional fields.
 
     Args:
-      required: the fields that a record must have, and their types.
-      optional: the fields that a record may lack, and their types.
+      required: the types of required fields.
+      optional: the types of optional fields.
     """
     fields = {name: NotRequired.__getitem__(kind) for name, kind in (optional or {}).items()}
     return TypedDict("Record", {**required, **fields})  # type: ignore[operator]
 
 
 def as_line(record: Record) -> str:
-    """Return a record as one line of JSON, with null instead of NaN and infinity."""
-    # JSON has no NaN or Infinity. Python writes and reads them as constants.
+    """Serialize a record as one line of JSON, with null for NaN and infinity."""
+    # JSON has no NaN or Infinity, which Python writes and parses as constants.
     finite = json.loads(json.dumps(record), parse_constant=lambda _: None)
     return json.dumps(finite)
 
 
 def digest(value: object) -> str:
-    """Return the SHA-256 of a JSON value in hexadecimal digits, whatever the order of its names."""
+    """Return the hexadecimal SHA-256 of a JSON value; the order of object keys does not matter."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def parse_object(text: str | bytes, schema: Schema) -> Record:
-    """Parse a JSON object, or raise a `ValueError` if it does not fit."""
+    """Parse a JSON object; raise a `ValueError` if it is invalid or does not match the schema."""
     try:
         record = _DECODER.decode(text.decode("utf-8-sig") if isinstance(text, bytes) else text)
     except RecursionError as error:
@@ -75,12 +74,16 @@ def parse_object(text: str | bytes, schema: Schema) -> Record:
 
 
 def check(record: object, schema: Schema) -> None:
-    """Raise a `ValueError` that names the field which does not fit. True is not a number."""
+    """Raise a `ValueError` with the field that does not match the schema. True is not a number."""
     msgspec.convert(record, schema)
 
 
 def read_object(path: Path, schema: Schema, way_out: str) -> Record:
-    """Read the object in a JSON file of a run."""
+    """Read a JSON file with one object.
+
+    Raises:
+      UserError: the file is unreadable or damaged; the message ends with `way_out`.
+    """
     try:
         return parse_object(regular(path).read_bytes(), schema)
     except OSError as error:
@@ -90,15 +93,15 @@ def read_object(path: Path, schema: Schema, way_out: str) -> Record:
 
 
 def read_records(path: Path, schema: Schema) -> list[Record]:
-    """Return the complete records of a log, oldest first; [] if there is no file."""
+    """Read the complete records of a log, oldest first; [] if there is no file."""
     return [record for _, record in read_record_lines(path, schema)]
 
 
 def read_record_lines(path: Path, schema: Schema) -> list[tuple[str, Record]]:
-    """Return the complete records of a log, each with its line in the file.
+    """Read the complete records of a log, each with its line of text.
 
-    A last line without its end was cut by a kill, or is still being written: it is skipped. So is
-    a line that does not fit the schema, with a warning that names it.
+    Skip a last line without a line feed, which is incomplete. Skip a line that does not match the
+    schema, with a warning.
     """
     try:
         lines = regular(path).read_bytes().split(b"\n")[:-1]
@@ -106,32 +109,32 @@ def read_record_lines(path: Path, schema: Schema) -> list[tuple[str, Record]]:
         return []
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from error
-    kept = []
+    records = []
     for number, line in enumerate(lines, 1):
         try:
             record = parse_object(line, schema)
-            kept.append((f"{line.decode()}\n", record))
+            records.append((f"{line.decode()}\n", record))
         except ValueError as error:
             if line.strip():
                 warn(f"{path} line {number} is left out: {error}")
-    return kept
+    return records
 
 
 def append_line(path: Path, record: Record) -> None:
-    """Append a record to a log, on a separate line even if a kill has cut the last one.
+    """Append a record to a log on a new line, even if the last line is incomplete.
 
     Raises:
       OSError: the file cannot be written.
-      UserError: the file is a copy in a cache.
+      UserError: the file is a read-only copy.
     """
     check_own(path)
     check_regular(path)
-    # Written in one call: of two processes that add a line at once, neither cuts the other's.
+    # A single write call, because another process may append a line at the same time.
     with path.open("ab", buffering=0) as file:
-        file.write(_end_of_cut_line(path) + as_line(record).encode() + b"\n")
+        file.write(_missing_line_feed(path) + as_line(record).encode() + b"\n")
 
 
-def _end_of_cut_line(path: Path) -> bytes:
+def _missing_line_feed(path: Path) -> bytes:
     with path.open("rb") as file:
         if file.seek(0, os.SEEK_END) == 0:
             return b""

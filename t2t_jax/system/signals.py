@@ -1,20 +1,19 @@
-"""Signals that end a program: the one module that receives them for all programs.
+"""Receive the signals that end a program: SIGINT, SIGTERM and SIGHUP.
 
-A Python signal handler raises an exception wherever the main thread is. JAX's callbacks swallow it
-there, a restore mistakes it for a damaged checkpoint, and during a long XLA call no handler runs at
-all. So here a signal never becomes an exception.
+By default, a Python signal handler raises an exception in the main thread. JAX's callbacks swallow
+that exception, a restore mistakes it for a damaged checkpoint, and no handler runs during a long
+XLA call. Therefore, this module never raises an exception for a signal.
 
-Within `watching`, which every program enters before it imports anything large, Python's C handler
-passes the signal's number to a thread, at once, whatever the main thread does. Within a
-`StopSignal`, such as the one of the training loop, the thread notes the first signal as a request
-to stop. From then on SIGTERM and SIGHUP have no effect, as systemd and launchers send several of
-them to one program; only a second SIGINT ends the program at once. So does any signal before a stop
-outside of a `StopSignal`: the thread removes unfinished files, and ends the process by that same
-signal, as a shell expects it.
+Every program enters `watching` before it imports large modules. From then on, Python's C handler
+passes the signal number to a thread, even while the main thread is busy. Inside a `StopSignal`, as
+in the training loop, the thread records the first signal as a request to stop. Afterwards, SIGTERM
+and SIGHUP have no effect, because systemd and launchers send them repeatedly. A second SIGINT ends
+the program at once. Outside of a `StopSignal`, any signal ends the program at once: the thread
+removes unfinished files, and ends the process by the same signal, as shells expect.
 
-A signal that was ignored when the program was started, as by `nohup`, stays ignored.
+A signal that the parent process ignored, as `nohup` does, stays ignored.
 
-`ProcessState` restores signals, and the rest of the process, after foreign code has run.
+`ProcessState` restores signal handlers and other process state after foreign code.
 """
 
 import ctypes
@@ -36,54 +35,55 @@ from t2t_jax.system.context import with_value
 _T = TypeVar("_T")
 _Handler: TypeAlias = Callable[[int, FrameType | None], object] | int | None
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""The signals that end a program."""
+"""Signals that end a program."""
 
 _PATIENCE_SECONDS = 5.0
 _SHOW_CURSOR = b"\x1b[?25h"
 
 _watched: frozenset[int] = frozenset()  # signals that the thread receives
-_stops: list["StopSignal"] = []  # those that are entered, where there is the thread
-_pipe: tuple[int, ...] = ()  # its two ends, while signals are watched
-_is_stopping = False  # whether a `StopSignal` has received a signal since signals are watched
+_stops: list["StopSignal"] = []  # the active ones, if the thread runs
+_pipe: tuple[int, ...] = ()  # the read and write descriptors, while signals are watched
+_is_stopping = False  # whether a `StopSignal` has received a signal
 _settled = threading.Event()
 _SETTLE = b"\0"  # no signal has this number
 _is_over: ContextVar[Callable[[], bool] | None] = ContextVar("is_over", default=None)
 
 
-class _Left(BaseException):
-    """The exception that a safe point raises, to abandon work after a signal."""
+class _Abandoned(BaseException):
+    """Raised by `safe_point` to abandon work after a signal."""
 
 
 def safe_point() -> None:
-    """Mark a point at which `StopSignal.attempt` may abandon its work.
+    """Mark a point where `StopSignal.attempt` may abandon its work after a signal.
 
-    Keep the work between two safe points short enough for a waiting user.
+    A user waits for the next safe point, so place safe points close together.
     """
     is_over = _is_over.get()
     if is_over is not None and is_over():
-        raise _Left
+        raise _Abandoned
 
 
 class StopSignal:
-    """The first SIGTERM, SIGINT or SIGHUP within a `with` block; a second SIGINT ends the program.
+    """Record the first SIGTERM, SIGINT or SIGHUP in a `with` block.
 
-    In a process that does not watch signals, such as a notebook, the block receives them itself.
-    This works only on the main thread: on another thread it receives none, and each signal keeps
-    its previous effect.
+    A second SIGINT ends the program.
+
+    In a process without `watching`, such as a notebook, the block installs signal handlers. Python
+    allows handlers only on the main thread; on another thread, the block receives no signals.
 
     Attributes:
-      number: the signal's number; 0 while there has been none.
-      since: when it came, by `time.monotonic`.
+      number: the number of the signal; 0 before a signal.
+      since: the time of the signal, by `time.monotonic`.
     """
 
     def __init__(self) -> None:
-        """Start with no signal received; signals are received within a `with` block."""
+        """Create an object that has received no signal."""
         self.number, self.since = 0, 0.0
         self._interrupts = 0
         self._before: dict[int, _Handler] = {}
 
     def __enter__(self) -> "StopSignal":
-        """Receive signals from now on, instead of the previous receiver."""
+        """Start to receive signals instead of an outer `StopSignal` or handler."""
         if _watched:
             _stops.append(self)
         elif threading.current_thread() is threading.main_thread():
@@ -92,31 +92,31 @@ class StopSignal:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Leave signals to the previous receiver."""
+        """Stop receiving signals, and restore the previous handlers."""
         if self in _stops:
             _stops.remove(self)
-        self._put_back()
+        self._restore_handlers()
 
     def attempt(self, work: Callable[[], _T], agree: Callable[[int], int] = int) -> _T | None:
-        """Do repeatable work, such as an evaluation, as long as no signal comes.
+        """Do repeatable work, such as an evaluation; abandon it after a signal.
 
         Args:
-          work: with several processes, all of them reach the same safe points.
-          agree: maps the signal's number to the same answer in all processes; 0 goes on.
+          work: a function that calls `safe_point`, equally often in all processes.
+          agree: maps the signal number to a value that all processes share; 0 continues.
 
         Returns:
-          None if a signal came before the work, or before the last of its safe points.
+          The result of the work, or None if it was abandoned.
         """
 
         def is_over() -> bool:
             return agree(self.number) > 0
 
-        with suppress(_Left), with_value(_is_over, is_over):
+        with suppress(_Abandoned), with_value(_is_over, is_over):
             return None if is_over() else work()
         return None
 
     def receive(self, number: int) -> bool:
-        """Note a signal; return False if it is the second SIGINT, which ends the program."""
+        """Record a signal; return False for the second SIGINT, which ends the program."""
         if not self.number:
             self.number, self.since = number, time.monotonic()
         self._interrupts += number == signal.SIGINT
@@ -124,30 +124,30 @@ class StopSignal:
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if not self.receive(number):
-            self._put_back()
+            self._restore_handlers()
             signal.raise_signal(number)
 
-    def _put_back(self) -> None:
+    def _restore_handlers(self) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
 
 class SignalRequest:
-    """A signal that asks a program for work within a `with` block, on the main thread."""
+    """Record a signal that requests work, such as SIGUSR1, in a `with` block on the main thread."""
 
     def __init__(self, number: int) -> None:
-        """Start without a request."""
+        """Create an object without a request for the signal `number`."""
         self._number, self._is_pending = number, False
         self._before: _Handler = None
 
     def __enter__(self) -> "SignalRequest":
-        """Receive the signal."""
+        """Install the signal handler."""
         if threading.current_thread() is threading.main_thread():
             self._before = signal.signal(self._number, self._receive)
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Leave the signal to its previous handler."""
+        """Restore the previous signal handler."""
         if self._before is not None:
             signal.signal(self._number, self._before)
 
@@ -155,21 +155,21 @@ class SignalRequest:
         self._is_pending = True
 
     def take(self) -> bool:
-        """Return whether the signal has come since the last call."""
+        """Return whether the signal arrived since the last call."""
         was_pending, self._is_pending = self._is_pending, False
         return was_pending
 
 
 @contextmanager
 def watching() -> Iterator[None]:
-    """Receive signals for the whole program, on its main thread.
+    """Receive signals for the whole program in a `with` block on the main thread.
 
-    Afterwards, while Python shuts down, each of them ends the process at once, except SIGTERM and
-    SIGHUP after a stop.
+    After the block, while Python shuts down, a signal ends the process at once. If a `StopSignal`
+    received a signal, SIGTERM and SIGHUP are ignored instead.
     """
     global _watched, _pipe, _is_stopping
     _is_stopping = False
-    # `SignalRequest` may not have begun when a scheduler sends it, and it would end the process.
+    # By default, SIGUSR1 would end the process if it arrives before a `SignalRequest` starts.
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     reading, writing = _pipe = os.pipe()
     os.set_blocking(writing, False)
@@ -186,13 +186,13 @@ def watching() -> Iterator[None]:
             signal.signal(number, signal.SIG_IGN if is_ignored else signal.SIG_DFL)
         _watched, _pipe = frozenset(), ()
         signal.set_wakeup_fd(before)
-        os.close(writing)  # which ends the thread
+        os.close(writing)  # ends the thread
 
 
 def settle() -> None:
-    """Watch signals as before, and wait until all pending ones have taken effect.
+    """Resume watching signals, and wait until the thread has processed all pending signals.
 
-    Call it on the main thread after foreign code, which may have redirected signals.
+    Call this on the main thread after foreign code, which may have redirected signals.
     """
     if _pipe and threading.current_thread() is threading.main_thread():
         signal.set_wakeup_fd(_pipe[1], warn_on_full_buffer=False)
@@ -207,20 +207,20 @@ def _not_ignored() -> list[int]:
 
 
 def _leave_to_thread(number: int, frame: FrameType | None) -> None:
-    """Do nothing on the main thread about a signal: the listening thread has received it."""
+    """Ignore a signal on the main thread, because the listening thread receives it."""
 
 
 def _listen(wakeups: int) -> None:
-    """Receive the numbers of signals, each a byte, until the other end is closed."""
+    """Read signal numbers from a pipe, one per byte, until the pipe is closed."""
     global _is_stopping
     with open(wakeups, "rb", buffering=0) as numbers:
         while number := numbers.read(1):
             if number == _SETTLE:
                 _settled.set()
                 continue
-            if number[0] not in _watched:  # a handler of somebody else's
+            if number[0] not in _watched:  # other code installed a handler
                 continue
-            innermost = _stops[-1:]  # a copy, as the main thread may leave the block now
+            innermost = _stops[-1:]  # a copy, because the main thread may exit the block now
             if innermost and innermost[0].receive(number[0]):
                 _is_stopping = True
             elif innermost or not _is_stopping or number[0] == signal.SIGINT:
@@ -228,19 +228,19 @@ def _listen(wakeups: int) -> None:
 
 
 def _end(number: int) -> None:
-    """End the process by this signal, as a shell expects; it may be called from any thread."""
+    """End the process by a signal, as shells expect, from any thread."""
     remove_unfinished()
     with suppress(OSError):
         if os.isatty(1):
             os.write(1, _SHOW_CURSOR)  # a progress bar hides it
-    # Python changes handlers on the main thread alone, which may be busy.
+    # Python sets handlers only on the main thread, which may be busy, so call the C library.
     ctypes.CDLL(None).signal(ctypes.c_int(number), ctypes.c_void_p(signal.SIG_DFL))
     signal.raise_signal(number)
-    os._exit(128 + number)  # where this thread holds it back
+    os._exit(128 + number)  # if this thread blocks the signal
 
 
 def _forget_in_child() -> None:
-    """Stop watching in a forked process, which has no thread but shares its parent's pipe."""
+    """Stop watching in a forked process, which has no thread and shares the parent's pipe."""
     global _watched, _pipe
     if _watched:
         signal.set_wakeup_fd(-1)
@@ -253,31 +253,31 @@ os.register_at_fork(after_in_child=_forget_in_child)
 
 
 class ProcessState:
-    """The standard streams, the working directory, the signal handlers, the warning filters."""
+    """Save and restore standard streams, working directory, signal handlers and warning filters."""
 
     def __init__(self) -> None:
         """Save the current state."""
         self._streams = {name: getattr(sys, name) for name in ("stdin", "stdout", "stderr")}
         self._filters = warnings.filters[:]
         self._directory = ""
-        with suppress(OSError):  # somebody may have removed it
+        with suppress(OSError):  # the directory may have been removed
             self._directory = os.getcwd()
         self._handlers = {number: signal.getsignal(number) for number in ENDING}
 
     def put_back(self) -> None:
-        """Restore the saved state, and let pending signals take effect."""
-        # New filters that turn warnings into errors go; other new ones stay.
+        """Restore the saved state, and wait until pending signals take effect."""
+        # Remove new filters that turn warnings into errors; keep other new filters.
         filters = warnings.filters
         assert isinstance(filters, list)
-        kept = [one for one in filters if one[0] != "error" or one in self._filters]
-        warnings.resetwarnings()  # which tells Python that they change
-        filters[:] = kept
+        harmless = [row for row in filters if row[0] != "error" or row in self._filters]
+        warnings.resetwarnings()  # invalidates the cache of filters
+        filters[:] = harmless
         with suppress(OSError):
             os.chdir(self._directory)
         for name, stream in self._streams.items():
             setattr(sys, name, stream)
         if threading.current_thread() is threading.main_thread():
             for number, handler in self._handlers.items():
-                if handler is not None:  # None: of somebody who is not Python
+                if handler is not None:  # None: a handler that Python did not install
                     signal.signal(number, handler)
         settle()
