@@ -190,5 +190,5 @@ def test_a_file_of_the_environment_that_fails_is_told(tmp_path, monkeypatch, nam
 def test_a_grid_refuses_what_the_processes_of_its_cells_cannot_know():
     t2t_jax.register_activation("of_this_process", jax.nn.relu6)
     config = Config().replace({"model.feed_forward": "of_this_process"})
-    with pytest.raises(UserError, match=r"'of_this_process', which only this process knows, and"):
+    with pytest.raises(UserError, match=r"'of_this_process', which only this process knows, but"):
         checked_grid({"a": config}, {}, "the grid")
