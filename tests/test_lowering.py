@@ -95,7 +95,7 @@ def test_decoding_is_lowered_for_every_platform(mesh, model, changes):
     beams = strategy.beam_size
     decoding_model = make_decoding_model(_CONFIG.model, _VOCAB, None)
     search = Search(decoding_model, strategy, mesh, beams)
-    sizes = Sizes(rows=3, arrivals=3, source_length=8, capacity=12, max_capacity=12)
+    sizes = Sizes(rows=3, max_arrivals=3, source_length=8, capacity=12, max_capacity=12)
 
     def translate(search_inputs, arrivals):
         work = begin_work(search, sizes, search_inputs)

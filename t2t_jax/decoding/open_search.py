@@ -1,10 +1,9 @@
-"""A search that sentences join at any time, for the server and for text that is streamed.
+"""Search for sentences that arrive at any time, for the server and for streamed text.
 
-Each call of the compiled program computes a few positions of all sentences under way. Between two
-calls the sentences that have ended or were given up leave, and sentences that wait come in. So a
-sentence begins after a few positions of the others, however long these are. All programs are
-compiled beforehand by `warm_up`: for each length of sources in a ladder, and for few and for many
-sentences that come in at once.
+Each call of the compiled program computes a few steps for all live sentences. Between two calls,
+sentences that have ended or were canceled leave, and waiting sentences are admitted. A sentence
+therefore starts after a few steps, however long the other sentences are. `warm_up` compiles all
+programs in advance: for each length bucket, and for small and large batches of new sentences.
 """
 
 import heapq
@@ -22,28 +21,28 @@ from jax.sharding import Mesh
 from t2t_jax.config import DecodingConfig
 from t2t_jax.decoding.programs import Search, SearchInputs, Sizes
 from t2t_jax.decoding.row_group import RowGroup, Sentence
-from t2t_jax.decoding.scheduler import num_groups, rung, strategy_of
+from t2t_jax.decoding.scheduler import length_bucket, num_groups, strategy_of
 from t2t_jax.decoding.search.constraints import UNCONSTRAINED, Constraints
 from t2t_jax.decoding.search.hypotheses import SearchResult
 from t2t_jax.modules import decoding_model, interceptors, parameters
 from t2t_jax.parallel.mesh import row_parts
 
 _FEW_ROWS = 4
-_PASSES = 8
-"""How often a group that prefers short sentences passes over a long one before taking it first."""
-_CHOICE = 4
-"""The number of waiting sentences, for each free row, among which a group chooses short ones."""
+_MAX_SKIPS = 8
+"""How often a group that prefers short sentences may skip a long sentence."""
+_CANDIDATES_PER_ROW = 4
+"""The number of waiting sentences per free row among which a group chooses short ones."""
 
 Listener: TypeAlias = Callable[[list[int]], None]
-"""A function that is called with the ids of all tokens that were chosen so far."""
+"""A function that is called with the ids of all tokens generated so far."""
 
 
 class QueueFullError(Exception):
-    """The queue is full: the most sentences that may wait are waiting already."""
+    """The search refuses a sentence because `Limits.max_waiting` sentences are waiting."""
 
 
 class ClosedError(Exception):
-    """The search takes no more sentences."""
+    """The search refuses a sentence because it is closed."""
 
 
 @dataclass(frozen=True)
@@ -51,67 +50,64 @@ class Limits:
     """Sizes of an open search."""
 
     rows: int = 16
-    """Sentences under way in each group of rows."""
+    """The most live sentences in each group of rows."""
     max_length: int = 256
-    """Most tokens of a source."""
+    """The most tokens of a source."""
     max_steps: int = 8
-    """The most positions that are computed before sentences that wait may come in."""
+    """The most steps to compute before waiting sentences are admitted."""
     max_waiting: int = 1024
-    """The most sentences that may wait; more are refused."""
+    """The most sentences that may wait."""
     seconds_per_token: float = 0.001
-    """The seconds by which a sentence may arrive after a longer one and still overtake it, for each
-    token by which it is shorter."""
+    """Delay of a sentence's due time per source token. Sentences start in the order of due times,
+    so a short sentence overtakes longer ones that arrived shortly before."""
 
 
 @dataclass(order=True, kw_only=True)
 class _Request:
-    """A sentence that waits or is under way; requests are ordered as they come in."""
+    """A waiting or live sentence; requests are ordered by their due time."""
 
     due: float
-    """The time of arrival, later by `Limits.seconds_per_token` for each token."""
+    """The time of arrival plus `Limits.seconds_per_token` for each source token."""
     number: int
     sentence: Sentence = field(compare=False)
     future: "Future[SearchResult]" = field(compare=False)
     deadline: float = field(compare=False)
     listener: Listener | None = field(compare=False)
-    passed: int = field(compare=False, default=0)
+    num_skips: int = field(compare=False, default=0)
 
-    def is_over(self) -> bool:
-        """Return whether the request has ended, also by its deadline; the caller then drops it."""
+    def is_done(self) -> bool:
+        """Return whether the request has ended; end it first if its deadline has passed."""
         if self.future.cancelled():
             self.future.set_running_or_notify_cancel()
             return True
         if time.monotonic() > self.deadline:
-            self.tell(TimeoutError("the time for a translation is over"))
+            self.finish(TimeoutError("the translation took longer than its timeout"))
         return self.future.done()
 
-    def hear(self, tokens: list[int]) -> None:
-        """Call the listener, if there is one; an error in it ends only this request."""
+    def report_tokens(self, tokens: list[int]) -> None:
+        """Call the listener, if any; an error of the listener ends only this request."""
         try:
             if self.listener is not None:
                 self.listener(tokens)
         except Exception as error:
-            self.tell(error)
+            self.finish(error)
 
-    def tell(self, outcome: SearchResult | Exception) -> None:
-        """End the future with a result or an error.
-
-        A future that was cancelled notifies the threads that wait for it instead.
-        """
+    def finish(self, outcome: SearchResult | Exception) -> None:
+        """Resolve the future with a result or an error, unless it was canceled."""
         try:
             if isinstance(outcome, Exception):
                 self.future.set_exception(outcome)
             else:
                 self.future.set_result(outcome)
         except InvalidStateError:
-            if self.future.cancelled():
+            if self.future.cancelled():  # threads that wait for the future learn this only here
                 self.future.set_running_or_notify_cancel()
 
 
 class OpenSearch:
-    """A search that sentences join at any time; no sentence changes the result of another.
+    """A search that accepts sentences at any time; no sentence changes the result of another.
 
-    The search runs in separate threads, until `close` drains it.
+    The search runs in background threads until `close` is called.
     """
 
     def __init__(
@@ -125,36 +121,36 @@ class OpenSearch:
         seed: int = 0,
         constraints: Constraints = UNCONSTRAINED,
     ) -> None:
-        """Start the threads.
+        """Start the background threads.
 
         Args:
-          decoding: how tokens are chosen; outputs have up to `max_extra_length` tokens more than
-            their sources.
+          decoding: the settings; outputs have at most `max_extra_length` tokens more than their
+            sources.
           params: the parameters, from `DecodingModel.prepare`.
         """
         self.limits = limits
-        self._extra = decoding.max_extra_length
+        self._extra_length = decoding.max_extra_length
         self._search = Search(model, strategy_of(decoding, num_best=1), mesh, 1)
         self._inputs = SearchInputs(params, np.uint32(seed), constraints)
         parts = row_parts(mesh)
         self._rows = -(-self.limits.rows // parts) * parts
         eighth, quarter = (-(-self._rows // (n * parts)) * parts for n in (8, 4))
-        # A few rows cost about as much as one.
-        few = {eighth} if self._rows > _FEW_ROWS else set[int]()
-        self._numbers_of_rows = tuple(sorted(few | {self._rows}))
-        self._places = tuple(sorted({parts, quarter, self._rows}))
-        shortest, longest = rung(1), rung(self.limits.max_length)
-        self._lengths = tuple(shortest << n for n in range((longest // shortest).bit_length()))
-        self._prefix = constraints.prompt_length
-        self._waiting: list[_Request] = []  # a heap
-        self._changed = threading.Condition()
-        self._closed, self._number = False, 0
-        number = num_groups(self._rows, mesh)
-        self._under_way: list[dict[int, _Request]] = [{} for _ in range(number)]
+        # With at most `_FEW_ROWS` rows, a smaller program would save almost no time.
+        small = {eighth} if self._rows > _FEW_ROWS else set[int]()
+        self._row_counts = tuple(sorted(small | {self._rows}))
+        self._batch_sizes = tuple(sorted({parts, quarter, self._rows}))
+        shortest, longest = length_bucket(1), length_bucket(self.limits.max_length)
+        self._buckets = tuple(shortest << n for n in range((longest // shortest).bit_length()))
+        self._prefix_length = constraints.prompt_length
+        self._queue: list[_Request] = []  # a heap
+        self._queue_changed = threading.Condition()
+        self._closed, self._num_requests = False, 0
+        groups = range(num_groups(self._rows, mesh))
+        self._live: list[dict[int, _Request]] = [{} for _ in groups]
         serve = interceptors.in_other_thread(self._serve)
         self._threads = [
-            threading.Thread(target=serve, args=(n,), name=f"search-{n}", daemon=True)
-            for n in range(number)
+            threading.Thread(target=serve, args=(group,), name=f"search-{group}", daemon=True)
+            for group in groups
         ]
         for thread in self._threads:
             thread.start()
@@ -169,212 +165,214 @@ class OpenSearch:
         listener: Listener | None = None,
         prefix: Sequence[int] = (),
     ) -> "Future[SearchResult]":
-        """Submit a sentence to the search.
+        """Submit a sentence to the search, and return the future of its best hypothesis.
+
+        `Future.cancel` cancels a waiting or live sentence.
 
         Args:
-          tokens: ids of the source, with the end of sentence.
-          limit: the most tokens to generate; None is the most there is room for.
-          timeout: seconds after which the future ends with a TimeoutError.
-          number: the sentence's number, which determines with the seed what is drawn.
-          listener: is called, in a thread of the search, with the tokens so far of a greedy search.
-          prefix: ids with which the output must begin, as many as the model is told.
-
-        Returns:
-          The future of the best hypothesis. Its `cancel` gives up the sentence at any time.
+          tokens: ids of the source, with the end-of-sentence token.
+          limit: the most tokens to generate; None sets no limit below the one of the search.
+          timeout: seconds after which the future ends with a `TimeoutError`.
+          number: line number of the sentence; with the seed, it determines the samples.
+          listener: called in a background thread with the tokens so far. Not for beam search.
+          prefix: ids with which the output must begin, such as a language tag.
 
         Raises:
-          QueueFullError: too many sentences wait.
+          QueueFullError: too many sentences are waiting.
           ClosedError: the search is closed.
-          ValueError: the source is too long, the limit too high, the prefix has more tokens
-            than there is room for, or a listener is given to a beam.
+          ValueError: the source, the limit or the prefix is too long, or a beam search has a
+            listener.
         """
-        most = max(len(tokens), len(prefix)) + self._extra
-        sentence = Sentence(tokens, most if limit is None else limit, number, prefix)
-        self._check(sentence, most, listener)
+        max_limit = max(len(tokens), len(prefix)) + self._extra_length
+        sentence = Sentence(tokens, max_limit if limit is None else limit, number, prefix)
+        self._validate(sentence, max_limit, listener)
         now, future = time.monotonic(), Future[SearchResult]()
-        with self._changed:
-            self._make_room()
-            self._number += 1
+        with self._queue_changed:
+            self._check_queue()
+            self._num_requests += 1
             request = _Request(
                 due=now + len(tokens) * self.limits.seconds_per_token,
-                number=self._number,
+                number=self._num_requests,
                 sentence=sentence,
                 future=future,
                 deadline=now + timeout,
                 listener=listener,
             )
-            heapq.heappush(self._waiting, request)
-            self._changed.notify()
+            heapq.heappush(self._queue, request)
+            self._queue_changed.notify()
         return future
 
-    def _make_room(self) -> None:
-        """Refuse a sentence where none may wait any more; those that are over leave first."""
+    def _check_queue(self) -> None:
+        """Check that the search is open and the queue has a free slot, after removing requests."""
         if self._closed:
-            raise ClosedError("the search takes no more sentences")
-        if len(self._waiting) >= self.limits.max_waiting:
-            self._waiting = [request for request in self._waiting if not request.is_over()]
-            heapq.heapify(self._waiting)
-        if len(self._waiting) >= self.limits.max_waiting:
-            raise QueueFullError(f"{len(self._waiting)} sentences wait already")
+            raise ClosedError("the search is closed")
+        if len(self._queue) >= self.limits.max_waiting:
+            self._queue = [request for request in self._queue if not request.is_done()]
+            heapq.heapify(self._queue)
+        if len(self._queue) >= self.limits.max_waiting:
+            raise QueueFullError(f"{len(self._queue)} sentences are already waiting")
 
-    def _check(self, sentence: Sentence, most: int, listener: Listener | None) -> None:
-        if sentence.length > self.limits.max_length or sentence.limit > most:
+    def _validate(self, sentence: Sentence, max_limit: int, listener: Listener | None) -> None:
+        if sentence.length > self.limits.max_length or sentence.limit > max_limit:
             raise ValueError(
-                f"{sentence.length} tokens and {sentence.limit} of output are more than the "
-                f"{self.limits.max_length} and {most} that there is room for"
+                f"{sentence.length} source tokens and {sentence.limit} output tokens exceed the "
+                f"limits of {self.limits.max_length} and {max_limit}"
             )
-        if len(sentence.prefix) > self._prefix:
+        if len(sentence.prefix) > self._prefix_length:
             raise ValueError(
-                f"the prefix has {len(sentence.prefix)} tokens, but the model is told "
-                f"{self._prefix}"
+                f"the prefix has {len(sentence.prefix)} tokens, but the search takes at most "
+                f"{self._prefix_length}"
             )
         if listener is not None and self._search.strategy.beam_size > 1:
-            raise ValueError("several hypotheses are searched for: there are no tokens so far")
+            raise ValueError("a beam search has several hypotheses: it cannot call a listener")
 
     @property
     def num_waiting(self) -> int:
-        """Return the number of sentences that are not yet under way."""
-        with self._changed:
-            return len(self._waiting)
+        """Return the number of sentences in the queue."""
+        with self._queue_changed:
+            return len(self._queue)
 
     @property
     def num_rows(self) -> int:
-        """Return the number of sentences that can be under way at a time."""
+        """Return the most sentences that can be live at a time."""
         return self._rows * len(self._threads)
 
     @property
-    def num_under_way(self) -> int:
-        """Return the number of sentences that are under way, each in a row."""
-        return sum(map(len, self._under_way))
+    def num_live(self) -> int:
+        """Return the number of sentences that are being decoded."""
+        return sum(map(len, self._live))
 
     def close(self) -> None:
-        """Take no more sentences, and wait until those that were taken have ended."""
-        with self._changed:
+        """Refuse new sentences, and wait until all accepted sentences have ended."""
+        with self._queue_changed:
             self._closed = True
-            self._changed.notify_all()
+            self._queue_changed.notify_all()
         for thread in self._threads:
             thread.join()
 
     def warm_up(self) -> None:
         """Compile every program, so that no sentence has to wait for a compilation."""
         blank = self._search.model.sources.blank
-        for rows, length in product(self._numbers_of_rows, self._lengths):
-            group, places = self._group(rows, length), [n for n in self._places if n <= rows]
-            sources = [n for n in self._lengths if n <= length]
-            for several, source in product(places, sources):
-                group.let_in([(0, Sentence(blank(source), 0, 0))] * several, [several], [source])
-                group.collect(group.search_on(0, 1))
-            for other in self._neighbours(rows, length):
-                self._group(rows, length).resize(self._sizes(*other))
+        for rows, length in product(self._row_counts, self._buckets):
+            group = self._new_group(rows, length)
+            batch_sizes = [n for n in self._batch_sizes if n <= rows]
+            buckets = [n for n in self._buckets if n <= length]
+            for size, bucket in product(batch_sizes, buckets):
+                group.admit([(0, Sentence(blank(bucket), 0, 0))] * size, [size], [bucket])
+                group.collect(group.advance(0, 1))
+            for sizes in self._adjacent_sizes(rows, length):
+                self._new_group(rows, length).resize(sizes)
 
-    def _neighbours(self, rows: int, length: int) -> Iterator[tuple[int, int]]:
-        """Yield the rows and lengths to which a group of this size may be resized next."""
-        place = self._lengths.index(length)
-        near = self._lengths[max(0, place - 1) : place + 2]
-        yield from ((rows, other) for other in near if other != length)
-        yield from ((other, length) for other in self._numbers_of_rows if other != rows)
+    def _adjacent_sizes(self, rows: int, length: int) -> Iterator[Sizes]:
+        """Yield the sizes to which `_resized` may resize a group of these sizes."""
+        index = self._buckets.index(length)
+        adjacent = self._buckets[max(0, index - 1) : index + 2]
+        yield from (self._sizes(rows, bucket) for bucket in adjacent if bucket != length)
+        yield from (self._sizes(count, length) for count in self._row_counts if count != rows)
 
     def _sizes(self, rows: int, length: int) -> Sizes:
-        """Return the sizes for sources of a length of the ladder; few outputs exceed their room."""
-        most = length + self._extra
-        room = most if length == self._lengths[-1] else length
-        return Sizes(rows, rows, length, room, most, self._prefix)
+        """Return the sizes for a length bucket, as few outputs are longer than their bucket."""
+        max_capacity = length + self._extra_length
+        capacity = max_capacity if length == self._buckets[-1] else length
+        return Sizes(rows, rows, length, capacity, max_capacity, self._prefix_length)
 
-    def _group(self, rows: int, length: int) -> RowGroup:
+    def _new_group(self, rows: int, length: int) -> RowGroup:
         return RowGroup(self._search, self._inputs, self._sizes(rows, length))
 
-    def _serve(self, number: int) -> None:
-        """Run the group of rows of this number until the search is closed."""
+    def _serve(self, index: int) -> None:
+        """Run the group of rows with this index until the search is closed."""
         group: RowGroup | None = None
-        under_way = self._under_way[number]
-        while (arrivals := self._arrivals(number, len(under_way))) is not None:
-            under_way |= {request.number: request for request in arrivals}
+        live = self._live[index]
+        while (arrivals := self._next_arrivals(index, len(live))) is not None:
+            live |= {request.number: request for request in arrivals}
             try:
-                group = self._fitting(group, [request.sentence for request in arrivals])
-                self._turn(group, arrivals, under_way)
+                group = self._resized(group, [request.sentence for request in arrivals])
+                self._advance(group, arrivals, live)
             except Exception as error:
-                while under_way:  # a request that knows its end is no longer under way
-                    under_way.popitem()[1].tell(error)
+                while live:  # remove a request before its future ends: callers may read `num_live`
+                    live.popitem()[1].finish(error)
                 group = None
 
-    def _turn(
-        self, group: RowGroup, arrivals: Sequence[_Request], under_way: dict[int, _Request]
+    def _advance(
+        self, group: RowGroup, arrivals: Sequence[_Request], live: dict[int, _Request]
     ) -> None:
-        """Compute a few positions, and give the results to the requests that have ended."""
-        coming = [(request.number, request.sentence) for request in arrivals]
-        # The program stops as soon as one sentence has ended. Where many are under way, or wait to
-        # come in, it stops after a few, which leave and come in at less cost together.
-        together = max(1, len(under_way) // 8, min(self.num_waiting, self._rows // 4))
-        leave = max(0, len(under_way) - together)
-        places = [n for n in self._places if n <= group.sizes.rows]
-        group.let_in(coming, places, self._lengths)
-        progress = group.search_on(leave, self.limits.max_steps)
+        """Admit sentences, compute a few steps, and finish the requests that have ended."""
+        # The program stops as soon as this many sentences have ended. It is 1 for few sentences.
+        # With many live or waiting sentences, replacing several at once costs less.
+        num_ended = max(1, len(live) // 8, min(self.num_waiting, self._rows // 4))
+        max_live = max(0, len(live) - num_ended)
+        batch_sizes = [n for n in self._batch_sizes if n <= group.sizes.rows]
+        sentences = [(request.number, request.sentence) for request in arrivals]
+        group.admit(sentences, batch_sizes, self._buckets)
+        progress = group.advance(max_live, self.limits.max_steps)
         for number, result in group.collect(progress):
-            under_way.pop(number).tell(result)
-        for number, tokens in group.so_far():
-            under_way[number].hear(tokens)
-        for number in [n for n, request in under_way.items() if request.is_over()]:
+            live.pop(number).finish(result)
+        for number, tokens in group.partial_outputs():
+            live[number].report_tokens(tokens)
+        for number in [number for number, request in live.items() if request.is_done()]:
             group.release(number)
-            del under_way[number]
+            del live[number]
 
-    def _arrivals(self, number: int, num_held: int) -> list[_Request] | None:
-        """Return the sentences that come in, after a wait if there are none; None at the end.
+    def _next_arrivals(self, index: int, num_live: int) -> list[_Request] | None:
+        """Wait for work, and take requests from the queue; return None once the search has ended.
 
-        The first group takes sentences as they are due; any other group prefers short ones, whose
-        arrays are smaller. A sentence that it has passed over stays due before later ones, and so
-        the long sentences come together in the first group.
+        The first group takes requests in the order of their due times. The second group prefers
+        short sentences, whose arrays are smaller. The requests that it skips stay in the queue, so
+        long sentences gather in the first group.
         """
-        with self._changed:
-            while not (self._waiting or num_held or self._closed):
-                self._changed.wait()
-            if self._closed and not (self._waiting or num_held):
+        with self._queue_changed:
+            while not (self._queue or num_live or self._closed):
+                self._queue_changed.wait()
+            if self._closed and not (self._queue or num_live):
                 return None
-            free = self._rows - num_held
-            first = self._due(_CHOICE * free if number else free)
-            if number:
-                first.sort(
-                    key=lambda one: one.passed < _PASSES and self._length(one.sentence.length, 0)
-                )
-            for request in first[free:]:
-                request.passed += 1
-                heapq.heappush(self._waiting, request)
-            return first[:free]
+            num_free = self._rows - num_live
+            requests = self._pop_due(_CANDIDATES_PER_ROW * num_free if index else num_free)
+            if index:
+                requests.sort(key=self._preference)
+            for request in requests[num_free:]:
+                request.num_skips += 1
+                heapq.heappush(self._queue, request)
+            return requests[:num_free]
 
-    def _due(self, most: int) -> list[_Request]:
-        """Take out the sentences that are due first, at most so many; drop those that are over."""
-        found: list[_Request] = []
-        while self._waiting and len(found) < most:
-            request = heapq.heappop(self._waiting)
-            if not request.is_over():
-                found.append(request)
-        return found
+    def _preference(self, request: _Request) -> int:
+        """Return the sort key of a group that prefers short sentences, unless skipped too often."""
+        return request.num_skips < _MAX_SKIPS and self._bucket(request.sentence.length)
 
-    def _fitting(self, group: RowGroup | None, arrivals: Sequence[Sentence]) -> RowGroup:
-        """Return a group whose arrays hold all sentences: the same, resized, or a new one."""
-        sources = [sentence.length for sentence in arrivals]
-        if group is None or not group.held:
-            rows, length = self._rows_for(len(arrivals)), self._length(max(sources, default=0), 0)
+    def _pop_due(self, count: int) -> list[_Request]:
+        """Pop at most `count` requests from the queue, and drop the ones that have ended."""
+        requests: list[_Request] = []
+        while self._queue and len(requests) < count:
+            request = heapq.heappop(self._queue)
+            if not request.is_done():
+                requests.append(request)
+        return requests
+
+    def _resized(self, group: RowGroup | None, arrivals: Sequence[Sentence]) -> RowGroup:
+        """Return a group with room for its live sentences and for arrivals: resized or new."""
+        lengths = [sentence.length for sentence in arrivals]
+        if group is None or not group.live:
+            rows, length = self._row_count(len(arrivals)), self._bucket(max(lengths, default=0))
             fits = group is not None and group.sizes == self._sizes(rows, length)
-            return group if group is not None and fits else self._group(rows, length)
-        number, now = len(group.held) + len(arrivals), group.sizes
-        # Smaller only where it will be large enough for a while.
-        smaller, larger = (self._rows_for(times * number) for times in (2, 1))
-        fewer = smaller if smaller >= group.last_row else now.rows
-        group.resize(self._sizes(max(larger, min(now.rows, fewer)), now.source_length))
-        longest = max([group.longest, *sources])
-        smaller, larger = (self._length(longest, times * group.farthest) for times in (2, 1))
-        to = max(larger, min(now.source_length, smaller))
-        while (length := group.sizes.source_length) != to:  # there are programs for neighbours
-            step = 1 if to > length else -1
-            other = self._lengths[self._lengths.index(length) + step]
-            group.resize(self._sizes(group.sizes.rows, other))
+            return group if group is not None and fits else self._new_group(rows, length)
+        count, sizes = len(group.live) + len(arrivals), group.sizes
+        # Shrink only if twice the present need fits: a smaller group could soon have to grow again.
+        smaller, larger = (self._row_count(times * count) for times in (2, 1))
+        fewer = smaller if smaller >= group.min_rows else sizes.rows
+        group.resize(self._sizes(max(larger, min(sizes.rows, fewer)), sizes.source_length))
+        longest, output = max([group.longest_source, *lengths]), group.longest_output
+        smaller, larger = (self._bucket(longest, times * output) for times in (2, 1))
+        target = max(larger, min(sizes.source_length, smaller))
+        while (length := group.sizes.source_length) != target:  # programs only for adjacent buckets
+            step = 1 if target > length else -1
+            bucket = self._buckets[self._buckets.index(length) + step]
+            group.resize(self._sizes(group.sizes.rows, bucket))
         return group
 
-    def _rows_for(self, number: int) -> int:
-        """Return the fewest rows of a program for so many sentences; all rows if none is enough."""
-        return next((rows for rows in self._numbers_of_rows if rows >= number), self._rows)
+    def _row_count(self, count: int) -> int:
+        """Return the fewest rows of a program for `count` sentences, or all rows."""
+        return next((rows for rows in self._row_counts if rows >= count), self._rows)
 
-    def _length(self, longest: int, farthest: int) -> int:
-        """Return the ladder's least length for the longest source and the farthest position."""
-        fitting = (one for one in self._lengths if one >= longest and one > farthest)
-        return next(fitting, self._lengths[-1])
+    def _bucket(self, source_length: int, output_length: int = 0) -> int:
+        """Return the smallest length bucket with room for a source and an output."""
+        lengths = (n for n in self._buckets if n >= source_length and n > output_length)
+        return next(lengths, self._buckets[-1])

@@ -1,9 +1,10 @@
-"""The compiled programs of continuous batching, which `decoding.row_group` calls.
+"""Define the compiled programs of continuous batching, which `decoding.row_group` calls.
 
-A group of rows is one `Work`. The programs make a free group, let sentences in and continue the
-search, and resize the group. An open search uses separate programs to encode sentences, let them in
-and continue: it encodes sentences at their own length and pads them, and compiles the largest
-program, the search, once for each size of the work.
+A `Work` holds the arrays of a group of rows. The programs create an empty group, admit sentences,
+advance the search, and resize the group.
+
+An open search encodes, admits and advances in separate programs. It can then encode sentences at
+their own length, and compiles the slowest program, the search, only once per size of the group.
 """
 
 from dataclasses import dataclass
@@ -32,7 +33,7 @@ from t2t_jax.parallel.mesh import replicated, row_parts
 
 @dataclass(frozen=True)
 class Search:
-    """The static arguments of a search."""
+    """The static arguments of the programs of a search."""
 
     model: DecodingModel
     strategy: strategies.Strategy
@@ -41,7 +42,7 @@ class Search:
 
 
 class SearchInputs(NamedTuple):
-    """The arrays that a search reads and does not change."""
+    """The arrays that a search reads but does not change."""
 
     params: Parameters
     """The parameters, from `DecodingModel.prepare`."""
@@ -55,21 +56,21 @@ class Sizes(NamedTuple):
     """Sizes of the arrays of a group of rows."""
 
     rows: int
-    """Sentences decoded together."""
-    arrivals: int
-    """The most sentences that may come in at once."""
+    """Number of rows: sentences decoded together."""
+    max_arrivals: int
+    """The most sentences that a program can admit at once."""
     source_length: int
-    """Positions of a source, padding included."""
+    """Positions of a source, including padding."""
     capacity: int
     """Positions of an output; the arrays grow if an output needs more."""
     max_capacity: int
     """The most positions of an output."""
-    prefix: int = 0
+    prefix_length: int = 0
     """Positions of the prefixes of outputs; 0 without prefixes."""
 
 
 class Work(NamedTuple):
-    """The live sentences, one per row."""
+    """The arrays of a group of rows, with one sentence per row."""
 
     state: hypotheses.SearchState
     """The search for each sentence."""
@@ -78,46 +79,47 @@ class Work(NamedTuple):
 
 
 class Arrivals(NamedTuple):
-    """The arrays of sentences that come in."""
+    """The arrays of the sentences to admit."""
 
     rows: Int32[Array, " n"]
-    """Rows of the sentences; an index beyond the last row is padding."""
+    """Row index of each sentence; an index beyond the last row marks padding."""
     inputs: PyTree
-    """The arrays of the sources from `SourceForm.padded`; None if they are encoded already."""
+    """The arrays of the sources from `SourceForm.padded`; None if they are already encoded."""
     limits: Int32[Array, " n"]
     """The most tokens to generate for each sentence."""
     numbers: Int32[Array, " n"]
-    """Numbers of the lines, which determine the sampled tokens."""
+    """Line number of each sentence, which determines its samples."""
     prefixes: Int32[Array, "n p"] | None = None
-    """Tokens with which each output must begin, padded with -1, if any output has a prefix."""
+    """Required first tokens of each output, padded with -1."""
 
 
 class Progress(NamedTuple):
-    """The state of the rows, which the host reads."""
+    """The state of the rows that the host reads."""
 
     searching: Bool[Array, " b"]
     """Whether each row has a live sentence."""
     positions: Int[Array, " b"]
     """Position of the last token of each sentence."""
     best: hypotheses.SearchResult
-    """The `num_best` best hypotheses of each row; final if the row is not searching."""
+    """The `num_best` best hypotheses of each row, final once the row is not searching."""
 
 
 @partial(InterceptedJit, static_argnames=("search", "sizes"))
 def begin_work(search: Search, sizes: Sizes, inputs: SearchInputs) -> Work:
-    """Make a group of free rows."""
-    model, beam_size, room = search.model, search.strategy.beam_size, sizes.capacity
-    free = jnp.zeros((sizes.rows,), jnp.int32)
+    """Create a group of free rows."""
+    model, beam_size, prefix_length = search.model, search.strategy.beam_size, sizes.prefix_length
+    zeros = jnp.zeros((sizes.rows,), jnp.int32)
     state = loop.begin(
-        model.empty_cache(sizes.rows, beam_size, room),
-        free,
+        model.empty_cache(sizes.rows, beam_size, sizes.capacity),
+        zeros,
         beam_size=beam_size,
-        capacity=room,
+        capacity=sizes.capacity,
         bos_id=BOS_ID,
-        keys=_keys(search.strategy, jnp.uint32(0), free),
+        keys=_keys(search.strategy, jnp.uint32(0), zeros),
         constraints=inputs.constraints,
-        prefixes=jnp.full((sizes.rows, sizes.prefix), -1) if sizes.prefix else None,
+        prefixes=jnp.full((sizes.rows, prefix_length), -1) if prefix_length else None,
     )
+    # eval_shape does not run the encoder: free rows only need arrays of the right shapes.
     sources = model.sources.padded([], sizes.rows, sizes.source_length)
     memory = jax.eval_shape(partial(encode, model), inputs.params, sources)
     memory = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), memory)
@@ -130,17 +132,17 @@ def proceed(
     inputs: SearchInputs,
     work: Work,
     arrivals: Arrivals | None,
-    leave: Int[Array, ""],
-    most_steps: Int[Array, ""] | None = None,
+    max_live: Int[Array, ""],
+    max_steps: Int[Array, ""] | None = None,
 ) -> tuple[Work, Progress]:
-    """Let sentences in, and search until at most `leave` are live or one needs more room.
+    """Admit sentences, and search until `max_live` sentences are live or one fills its ring buffer.
 
     Args:
-      inputs: those of `begin_work`.
+      inputs: the inputs of `begin_work`.
       work: the live sentences; its arrays are overwritten.
-      arrivals: sentences for free rows; None if there are none.
-      leave: the number of live sentences at which the search stops.
-      most_steps: the most positions to compute; None is no bound.
+      arrivals: sentences for free rows, if any.
+      max_live: stop once at most this many sentences are live.
+      max_steps: the most steps to compute; None sets no limit.
     """
     model, strategy = search.model, search.strategy
     if arrivals is not None:
@@ -157,7 +159,7 @@ def proceed(
 
     kernels = kernels_of(search.mesh, jnp.float32)
     reductions = Reductions(kernels.logsumexp, kernels.greatest or argmax_and_logsumexp)
-    state = loop.advance(strategy, step, state, leave, inputs.constraints, most_steps, reductions)
+    state = loop.advance(strategy, step, state, max_live, inputs.constraints, max_steps, reductions)
     best = loop.results(strategy, state, PAD_ID)
     best = jax.tree.map(lambda x: x[:, : search.num_best], best)
     return _by_rows(Work(state, memory), search.mesh), Progress(
@@ -167,29 +169,27 @@ def proceed(
 
 @partial(InterceptedJit, static_argnames="model")
 def encode(model: DecodingModel, params: Parameters, inputs: PyTree) -> Memory:
-    """Encode sources, given as the arrays from `SourceForm.padded`."""
+    """Encode the arrays of sources from `SourceForm.padded`."""
     return model.memory(params, model.sources.inputs(inputs))
 
 
 @partial(jax.jit, static_argnames=("model", "length"))
 def fit_memory(model: DecodingModel, memory: Memory, length: int) -> Memory:
-    """Pad or cut the memory to `length` positions of a source."""
+    """Pad or cut the memory to `length` positions per source."""
 
     def fit(x: Array, axis: int) -> Array:
-        kept = jax.lax.slice_in_dim(x, 0, min(x.shape[axis], length), axis=axis)
+        prefix = jax.lax.slice_in_dim(x, 0, min(x.shape[axis], length), axis=axis)
         widths = [(0, 0)] * x.ndim
-        widths[axis] = 0, length - kept.shape[axis]
-        return jnp.pad(kept, widths)
+        widths[axis] = 0, length - prefix.shape[axis]
+        return jnp.pad(prefix, widths)
 
     return jax.tree.map(fit, memory, model.axes().sources)
 
 
 @partial(jax.jit, static_argnames=("model", "mesh", "sizes"))
 def resize_work(model: DecodingModel, mesh: Mesh, sizes: Sizes, work: Work) -> Work:
-    """Copy the work into arrays of other sizes; the last rows are dropped first.
-
-    The function takes no `Search`, so that searches with other settings share the program.
-    """
+    """Copy the work into arrays of other sizes; if there are fewer rows, the last ones are cut."""
+    # No `Search` among the arguments: searches with different settings share the program.
     beam_size = work.state.rows.live.last.shape[1]
     memory = loop.resize_rows(fit_memory(model, work.memory, sizes.source_length), sizes.rows)
     empty_cache = jax.eval_shape(partial(model.empty_cache, sizes.rows, beam_size, sizes.capacity))
@@ -202,10 +202,10 @@ def resize_work(model: DecodingModel, mesh: Mesh, sizes: Sizes, work: Work) -> W
 def add_arrivals(
     search: Search, inputs: SearchInputs, work: Work, memory: Memory, arrivals: Arrivals
 ) -> Work:
-    """Add encoded sentences to the work, in free rows.
+    """Add encoded sentences to free rows of the work.
 
     Args:
-      memory: the memory of the new sentences, with as many positions as that of `work`.
+      memory: the memory of the new sentences, with as many source positions as `work.memory`.
     """
     memory, beam_size = loop.put_rows(work.memory, memory, arrivals.rows), search.strategy.beam_size
     state = loop.rewind(work.state, search.model.axes(beam_size).slots)
@@ -222,8 +222,8 @@ def add_arrivals(
     return _by_rows(Work(loop.admit(state, new.rows, arrivals.rows), memory), search.mesh)
 
 
-let_in = jax.jit(add_arrivals, static_argnames="search", donate_argnames="work")
-"""`add_arrivals` as a program; the arrays of the work are overwritten."""
+admit = jax.jit(add_arrivals, static_argnames="search", donate_argnames="work")
+"""`add_arrivals` as a compiled program that overwrites the arrays of the work."""
 
 
 def _keys(
@@ -235,21 +235,26 @@ def _keys(
 
 
 def _by_rows(work: Work, mesh: Mesh) -> Work:
-    """Split the rows over the devices, always alike, so that each program is compiled once."""
-    rows = NamedSharding(mesh, axes.partition_spec(["batch"]))
-    shardings = jax.tree.map(lambda x: rows if x.ndim else replicated(mesh), work)
+    """Split the rows over the devices of the mesh."""
+    # A program is compiled again for inputs with another sharding.
+    by_rows = NamedSharding(mesh, axes.partition_spec(["batch"]))
+    shardings = jax.tree.map(lambda x: by_rows if x.ndim else replicated(mesh), work)
     return jax.lax.with_sharding_constraint(work, shardings)
 
 
 def check_search_memory(
     model: DecodingModel, vocab_size: int, decoding: DecodingConfig, sizes: Sizes, mesh: Mesh
 ) -> None:
-    """Refuse a search that needs more memory than a device has in all."""
-    needed = search_bytes(model, vocab_size, decoding, sizes) // row_parts(mesh)
+    """Check that the search needs no more than the total memory of a device.
+
+    Raises:
+      UserError: the search needs more memory.
+    """
+    num_bytes = search_bytes(model, vocab_size, decoding, sizes) // row_parts(mesh)
     memory = memory_of_a_device(mesh)
-    if memory is not None and needed > memory:
+    if memory is not None and num_bytes > memory:
         raise UserError(
-            f"the search would keep {gib(needed)} on each device, but there are {gib(memory)}: "
+            f"the search needs {gib(num_bytes)} on each device, which has only {gib(memory)}: "
             f"lower decoding.beam_size={decoding.beam_size}, decoding.max_extra_length="
             f"{decoding.max_extra_length}, decoding.tokens_per_batch={decoding.tokens_per_batch} "
             f"or decoding.max_source_length={decoding.max_source_length}"
@@ -259,21 +264,22 @@ def check_search_memory(
 def search_bytes(
     model: DecodingModel, vocab_size: int, decoding: DecodingConfig, sizes: Sizes
 ) -> int:
-    """Compute a lower bound of the bytes of a search whose outputs have their greatest length.
+    """Compute a lower bound of the bytes of a search with outputs of maximum length.
 
-    It counts, for each position of each hypothesis, keys and values of every decoder layer, the
-    ancestry mask, tokens and ancestry of live and finished hypotheses; the logits of each
-    hypothesis; and the keys and values of each source.
+    The bound counts the decoder's keys and values for every position of every hypothesis and
+    source, the ancestry mask, the tokens and ancestry of hypotheses, and the logits.
     """
-    beam = 1 if decoding.temperature > 0 else decoding.beam_size
-    slots = sizes.max_capacity * beam
-    per_row = slots * beam + 3 * 4 * slots + 4 * beam * vocab_size
-    outputs = _cache_bytes(model, sizes.rows, beam, sizes.max_capacity)
+    beam_size = 1 if decoding.temperature > 0 else decoding.beam_size
+    slots = sizes.max_capacity * beam_size
+    # The mask has a byte per slot and hypothesis. Three int32 arrays hold the tokens and ancestry
+    # of live hypotheses, and the tokens of finished ones. Logits are float32.
+    row_bytes = slots * beam_size + 3 * 4 * slots + 4 * beam_size * vocab_size
+    outputs = _cache_bytes(model, sizes.rows, beam_size, sizes.max_capacity)
     sources = _cache_bytes(model, sizes.rows, 1, sizes.source_length)
-    return sizes.rows * per_row + outputs + sources
+    return sizes.rows * row_bytes + outputs + sources
 
 
-@lru_cache(maxsize=256)  # every call of a translator asks, and tracing takes most of a millisecond
-def _cache_bytes(model: DecodingModel, rows: int, beam_size: int, room: int) -> int:
-    cache = jax.eval_shape(partial(model.empty_cache, rows, beam_size, room))
+@lru_cache(maxsize=256)  # tracing takes almost a millisecond in every call of a translator
+def _cache_bytes(model: DecodingModel, rows: int, beam_size: int, capacity: int) -> int:
+    cache = jax.eval_shape(partial(model.empty_cache, rows, beam_size, capacity))
     return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(cache))

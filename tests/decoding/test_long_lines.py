@@ -129,5 +129,5 @@ SEARCHES = {
 def test_a_search_that_cannot_fit_is_refused_before_it_starts(search, tiny, monkeypatch):
     monkeypatch.setattr("t2t_jax.decoding.translator.decode", None)
     monkeypatch.setattr("t2t_jax.parallel.devices.usable_host_memory", lambda: 2**30)
-    with refused(match=r"would keep [\d,.]+ GiB on each device, but there are 1\.0 GiB: lower "):
+    with refused(match=r"needs [\d,.]+ GiB on each device, which has only 1\.0 GiB: lower "):
         tiny.translate(["rot haus"] * 1000, **SEARCHES[search])

@@ -97,7 +97,7 @@ def test_sentences_get_what_they_get_in_a_closed_list(tiny, params, opened, sour
 def test_nothing_is_compiled_after_the_warm_up(opened, sources):
     search = opened(limits=Limits(rows=3, max_length=32, max_steps=3))
     search.warm_up()
-    names = "begin_work", "encode", "fit_memory", "let_in", "resize_work", "proceed"
+    names = "begin_work", "encode", "fit_memory", "admit", "resize_work", "proceed"
     programs = [getattr(row_group.programs, name) for name in names]
     before = [program._cache_size() for program in programs]
     futures = [search.submit(tokens) for tokens in sources]
@@ -148,7 +148,7 @@ def test_a_sentence_that_is_given_up_makes_way(tiny, params, opened, sources, mo
     held.proceed.set()
     (expected,) = _closed(tiny, params, [short], 1)
     _assert_same(other.result(60), expected)
-    with pytest.raises(TimeoutError, match="time for a translation is over"):
+    with pytest.raises(TimeoutError, match="longer than its timeout"):
         late.result(60)
     for future in (given_up, cancelled):
         with pytest.raises(CancelledError):
@@ -194,7 +194,7 @@ def test_long_sentences_come_together_in_the_first_group(opened, monkeypatch):
     long, short = [4] * 30, [4] * 5
 
     def lengths(group):
-        return [len(request.sentence.source) for request in search._arrivals(group, 0)]
+        return [len(request.sentence.source) for request in search._next_arrivals(group, 0)]
 
     for tokens in [long, short, long, short, long, short, short]:
         search.submit(tokens)
@@ -211,13 +211,13 @@ def test_long_sentences_come_together_in_the_first_group(opened, monkeypatch):
 
 def test_too_many_and_too_long_sentences_are_refused(opened, sources):
     search = opened(limits=Limits(rows=1, max_length=8, max_waiting=0))
-    with pytest.raises(QueueFullError, match="0 sentences wait already"):
+    with pytest.raises(QueueFullError, match="0 sentences are already waiting"):
         search.submit([5, 1])
-    with pytest.raises(ValueError, match="9 tokens and 15 of output are more than the 8"):
+    with pytest.raises(ValueError, match="9 source tokens and 15 output tokens exceed"):
         search.submit([5] * 8 + [1])
-    with pytest.raises(ValueError, match="the prefix has 1 tokens, but the model is told 0"):
+    with pytest.raises(ValueError, match="the prefix has 1 tokens, but the search takes at most 0"):
         search.submit(sources[0][:4], prefix=[5])
-    with pytest.raises(ValueError, match="more than"):
+    with pytest.raises(ValueError, match="exceed"):
         search.submit([5, 1], limit=9)
     search.close()
     with pytest.raises(ClosedError):
@@ -234,7 +234,7 @@ def test_sentences_that_were_given_up_leave_the_queue(opened, sources):
     last = search.submit(sources[1])  # both make way
     assert isinstance(given_up[1].exception(timeout=60), TimeoutError)
     waiting = search.submit(sources[1])
-    with pytest.raises(QueueFullError, match="2 sentences wait already"):
+    with pytest.raises(QueueFullError, match="2 sentences are already waiting"):
         search.submit(sources[1])
     held.proceed.set()
     assert wait([first, last, waiting], timeout=60).not_done == set()
@@ -252,7 +252,7 @@ def test_a_sentence_that_has_its_result_is_no_longer_under_way(opened, sources):
     held = _Held()  # so that the future has its callback before its result
     future = search.submit(sources[0], listener=held)
     assert held.begun.wait(60)
-    future.add_done_callback(lambda _: counts.append(search.num_under_way))
+    future.add_done_callback(lambda _: counts.append(search.num_live))
     held.proceed.set()
     search.close()
     assert counts == [0]

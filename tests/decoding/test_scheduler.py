@@ -68,7 +68,7 @@ def test_every_sentence_fits_in_and_no_group_exceeds_its_share(lengths, tokens, 
         assert length <= sizes.source_length < max(2 * lengths[0], 64)
         assert length + extra <= sizes.max_capacity
         assert sizes.capacity <= sizes.max_capacity
-        assert 1 <= sizes.arrivals <= sizes.rows
+        assert 1 <= sizes.max_arrivals <= sizes.rows
         capacity = max(1, tokens // sizes.max_capacity)
         at_once = len(lengths) <= max(1, tokens // planned[0].max_capacity)
         groups = 1 if at_once or capacity == 1 else 2
@@ -77,7 +77,7 @@ def test_every_sentence_fits_in_and_no_group_exceeds_its_share(lengths, tokens, 
 
 def test_one_sentence_costs_one_row(mesh):
     [sizes] = plan([3], _CONFIG.decoding, mesh)
-    assert (sizes.rows, sizes.arrivals, sizes.source_length) == (1, 1, 16)
+    assert (sizes.rows, sizes.max_arrivals, sizes.source_length) == (1, 1, 16)
 
 
 def test_programs_for_shorter_sentences_are_for_many_of_them(mesh):

@@ -130,8 +130,8 @@ def test_a_source_that_is_given_up_leaves_the_others_alone(listener):
     search = Search(model, Greedy(EOS_ID), mesh, 1)
     inputs = SearchInputs(model.prepare(params, "none"), np.uint32(0))
     group = RowGroup(search, inputs, Sizes(2, 2, 8, 16, 16))
-    assert group.collect(group.launch([(0, sentences[0]), (1, sentences[1])], leave=2)) == []
+    assert group.collect(group.launch([(0, sentences[0]), (1, sentences[1])], max_live=2)) == []
     group.release(0)
-    ((key, found),) = group.collect(group.launch([], leave=0))
+    ((key, found),) = group.collect(group.launch([], max_live=0))
     assert key == 1
     assert found.tokens[0, : found.lengths[0]].tolist() == _greedy(network, params, sources[1])

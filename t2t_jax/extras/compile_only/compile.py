@@ -132,14 +132,14 @@ def compile_search(config: Config, devices: Sequence[jax.Device]) -> report.Sear
     numbers = placed(np.zeros(rows, np.int32))
     inputs = jax.tree.map(placed, model.sources.padded([], rows, report.SOURCE_LENGTH))
     arrivals = Arrivals(numbers, inputs, numbers, numbers)
-    seed, leave = (jax.ShapeDtypeStruct((), dtype) for dtype in (jnp.uint32, jnp.int32))
+    seed, max_live = (jax.ShapeDtypeStruct((), dtype) for dtype in (jnp.uint32, jnp.int32))
     start = time.monotonic()
     with use_abstract_mesh(mesh.abstract_mesh):  # Pallas asks it for the device
         prepare = partial(model.prepare, quantize=config.decoding.quantize)
         params = results_of(jax.jit(prepare).lower(state.params))
         search_inputs = SearchInputs(params, seed)
         work = results_of(begin_work.lower(search, sizes, search_inputs))
-        program = proceed.lower(search, search_inputs, work, arrivals, leave).compile()
+        program = proceed.lower(search, search_inputs, work, arrivals, max_live).compile()
     read = {name: part for name, part in params.items() if name != "encoder"}
     return report.SearchReport(
         mesh_shape=dict(mesh.shape),

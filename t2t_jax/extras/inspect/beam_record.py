@@ -9,7 +9,7 @@ from t2t_jax.batch import EOS_ID, padded
 from t2t_jax.config import DecodingConfig
 from t2t_jax.decoding.forbidden import constraints_of
 from t2t_jax.decoding.programs import Arrivals, Search, SearchInputs, Sizes, begin_work, proceed
-from t2t_jax.decoding.scheduler import rung, strategy_of
+from t2t_jax.decoding.scheduler import length_bucket, strategy_of
 from t2t_jax.decoding.search.hypotheses import SearchState, length_penalty
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
@@ -70,7 +70,7 @@ def record_search(translator: Translator, source: str, **overrides: Any) -> Beam
             f"the learned positions of the model allow {translator.longest_sentence}; give a part "
             "of it, or a smaller max_extra_length"
         )
-    length = rung(len(tokens))
+    length = length_bucket(len(tokens))
     room = length + decoding.max_extra_length
     strategy = strategy_of(decoding)
     penalty = decoding.length_penalty, strategy.offset

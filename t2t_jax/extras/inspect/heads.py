@@ -25,7 +25,7 @@ from t2t_jax.config import EncoderDecoderConfig
 from t2t_jax.config.model import PARTS, Part
 from t2t_jax.data.corpus import open_corpus
 from t2t_jax.decoding.attention_maps import weights_of, words_of
-from t2t_jax.decoding.scheduler import rung
+from t2t_jax.decoding.scheduler import length_bucket
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
 from t2t_jax.extras.inspect.head_kinds import HeadCounts, count_heads, sides
@@ -139,7 +139,8 @@ class _Measures:
         found = []
         for first in range(0, len(self.sources), _ROWS):
             rows = (each[first : first + _ROWS] for each in (self.sources, self.targets))
-            found.append(Batch.of(*(padded(x, _ROWS, rung(max(map(len, x)))) for x in rows)))
+            arrays = (padded(x, _ROWS, length_bucket(max(map(len, x)))) for x in rows)
+            found.append(Batch.of(*arrays))
         return found
 
     def loss(self, gates: HeadGates) -> float:

@@ -56,7 +56,7 @@ class Application:
         search = engine.search
         for name, about, value in (
             ("t2t_sentences_waiting", "Sentences that wait.", lambda: search.num_waiting),
-            ("t2t_rows_in_use", "Sentences under way.", lambda: search.num_under_way),
+            ("t2t_rows_in_use", "Sentences under way.", lambda: search.num_live),
             ("t2t_rows", "Most sentences under way at a time.", lambda: search.num_rows),
         ):
             Gauge(name, about, registry=registry).set_function(value)

@@ -64,14 +64,14 @@ def client(engine):
 @pytest.fixture
 def held(monkeypatch):
     """An event until which the search takes no sentence, and the number of those of each batch."""
-    event, batches, let_in = threading.Event(), [], RowGroup.let_in
+    event, batches, admit = threading.Event(), [], RowGroup.admit
 
     def wait(group, arrivals, *sizes):
         event.wait(60)
         batches.append(len(arrivals))
-        return let_in(group, arrivals, *sizes)
+        return admit(group, arrivals, *sizes)
 
-    monkeypatch.setattr(RowGroup, "let_in", wait)
+    monkeypatch.setattr(RowGroup, "admit", wait)
     yield event, batches
     event.set()
 
@@ -111,9 +111,7 @@ def test_sentences_of_several_requests_are_translated_together(client, engine, e
     with ThreadPoolExecutor(4) as pool:
         answers = pool.map(lambda text: post(client, q=text).json(), SENTENCES)
         # Each of two groups holds what came first; the others wait for them.
-        wait_until(
-            lambda: engine.search.num_under_way + engine.search.num_waiting == len(SENTENCES)
-        )
+        wait_until(lambda: engine.search.num_live + engine.search.num_waiting == len(SENTENCES))
         event.set()
         translations = [answer["translatedText"] for answer in answers]
     assert translations == expected(SENTENCES)
@@ -168,9 +166,9 @@ def test_a_full_queue_and_a_late_answer(engine, held):
     assert len(late) + len(full) == 5
     assert late[0].json() == {"error": "the request took longer than 1 s"}
     assert full[0].headers["retry-after"] == "1"
-    assert full[0].json() == {"error": "6 sentences wait already; try again later"}
+    assert full[0].json() == {"error": "6 sentences are already waiting; try again later"}
     event.set()
-    wait_until(lambda: not engine.search.num_under_way + engine.search.num_waiting)
+    wait_until(lambda: not engine.search.num_live + engine.search.num_waiting)
 
 
 def test_a_failure_is_logged_without_the_text(client, engine, monkeypatch, caplog):
@@ -239,7 +237,7 @@ def test_a_stop_answers_the_requests_that_wait(engine, expected, held):
             answers.append(post(client, q=SENTENCES).json())
 
     def stop():
-        wait_until(lambda: engine.search.num_under_way + engine.search.num_waiting == 4)
+        wait_until(lambda: engine.search.num_live + engine.search.num_waiting == 4)
         os.kill(os.getpid(), signal.SIGTERM)
         wait_until(lambda: bound.fileno() == -1)
         event.set()
