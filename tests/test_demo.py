@@ -68,7 +68,7 @@ def test_a_run_in_bfloat16_loads_as_its_rounded_parameters(published):
     found, exact = t2t_jax.load(published).params, t2t_jax.load(_RELEASED / "run").params
     rounded = jax.tree.map(lambda x: x.astype(jnp.bfloat16).astype(jnp.float32), exact)
     jax.tree.map(np.testing.assert_array_equal, found, rounded)
-    with pytest.raises(UserError, match="run is not written with weights in int8; choose float32"):
+    with pytest.raises(UserError, match="run cannot store parameters in int8; choose float32"):
         main(["publish", str(published), "out", "--dtype", "int8"])
 
 

@@ -348,7 +348,7 @@ def test_kills_failures_and_a_slow_store_change_nothing(trained, local):
 def test_a_run_is_published_in_a_bucket_and_opens_there(trained, local, place, capsys):
     published = ["publish", str(trained), str(place), "--licence", "mit", "--with-state"]
     assert entry_command(published).run() == 0
-    assert capsys.readouterr().out.startswith(f"{place} has the run;")
+    assert capsys.readouterr().out.startswith(f"{place} contains the run;")
     assert bits(place) == bits(local)
     assert steps_in(place / "checkpoints") == [STEPS]
     with pytest.raises(UserError, match="exists; choose another place, or remove that one first"):

@@ -103,7 +103,7 @@ def test_every_run_has_a_report_and_is_watched_and_exported(family, corpora, run
     assert main(["watch", run]) == 0
     assert main(["report", "--workdir", run]) == 0
     assert main(["export", run, out, "--to", "safetensors"]) == 0
-    assert "has the model as safetensors" in capsys.readouterr().out
+    assert "contains the model as safetensors" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("family", [name for name in FAMILIES if "translate" not in DOES[name]])

@@ -1,4 +1,4 @@
-"""Export and import of models in the formats of other programs; see `docs/interchange.md`."""
+"""Export, import and publish models; see `docs/interchange.md` and `docs/publishing.md`."""
 
 from t2t_jax.plugins import Plugin
 
@@ -7,8 +7,8 @@ _GROUP = "models in and out"
 PLUGIN = Plugin(
     commands={
         "export": (_GROUP, "write a model for CTranslate2, transformers or JAX"),
-        "import": (_GROUP, "make a run from a model in another format"),
+        "import": (_GROUP, "create a run from a model in another format"),
         "publish": (_GROUP, "upload a run to the Hugging Face Hub or a bucket"),
     },
-    uses=("watching",),  # whose report is on the card of a published run
+    uses=("watching",),  # model cards contain the report of the run
 )

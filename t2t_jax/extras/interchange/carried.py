@@ -1,12 +1,8 @@
-"""The one check of whether a format can hold a model, which names what the format lacks.
+"""Check that an export format can hold a model, and name the options that the format lacks.
 
-A format lists the fields of the config that it carries, each with the values that it can hold. A
-field that is not listed has to have the value that changes nothing, with which runs were trained
-before the field existed. So an option that is added to the config, or a value that is added to an
-option, is refused by every format until the format lists it.
-
-A field that exported files need not hold is declared as such (`config.checks`): `NOT_EXPORTED`, or
-`read_where` other fields have certain values.
+A format lists the config fields that it can hold, each with its allowed values. All other fields
+must have their default values, so every format refuses new config fields until it lists them. Two
+marks in `config.checks` exempt a field: `NOT_EXPORTED`, and `read_where` if its condition fails.
 """
 
 from collections.abc import Collection, Mapping
@@ -20,18 +16,24 @@ from t2t_jax.extras.interchange.portable import PortableModel
 from t2t_jax.extras.interchange.pretrained import ACTIVATIONS
 
 Carried: TypeAlias = Mapping[str, Collection[Any] | None]
-"""The values that a format can hold, by the path of the field: `{"model.norm": ("layer",)}`; `ANY`
-stands for all values. The name of a section, such as "decoding", stands for all of its fields."""
+"""The allowed values of each config field, by the path of the field: `{"model.norm": ("layer",)}`.
+`ANY` allows every value. A key that names a section, such as "decoding", allows all its fields."""
 
 ANY = None
-"""The mark for every value of a field; for named values, as of `model.position`, list them."""
+"""Allow every value of a field. For a field of named values, such as `model.position`, list the
+names instead, so that the format refuses names that are added later."""
 
 _SECTIONS = "model", "data", "decoding"
 
 
 def refuse_other_models(name: str, form: Any, model: PortableModel) -> None:
-    """Refuse a model with an option or a vocabulary that the form of a format does not carry."""
-    carried, found = form.carried(model.config), []
+    """Raise a `UserError` if a format cannot hold the config or the vocabulary of a model.
+
+    Args:
+      name: name of the format, for the error.
+      form: implementation of the format; see `interchange.formats`.
+    """
+    carried, faults = form.carried(model.config), []
     for path, leaf, value in walk(model.config):
         section = path.partition(".")[0]
         is_read = leaf.metadata.get("read_where", lambda _: True)(getattr(model.config, section))
@@ -39,19 +41,19 @@ def refuse_other_models(name: str, form: Any, model: PortableModel) -> None:
             continue
         values = carried.get(path, (leaf.default,) if leaf.metadata.get("exported", True) else ANY)
         if values is not ANY and value not in values:
-            found.append(f"{path}={quote(value)} in place of {' or '.join(map(repr, values))}")
+            faults.append(f"{path}={quote(value)} in place of {' or '.join(map(repr, values))}")
     if not isinstance(model.vocabulary, form.VOCABULARIES):
         kinds = " or ".join(kind.__name__ for kind in form.VOCABULARIES)
-        found.append(f"a {type(model.vocabulary).__name__} in place of a {kinds}")
-    if found:
+        faults.append(f"a {type(model.vocabulary).__name__} in place of a {kinds}")
+    if faults:
         raise UserError(
-            f"{name} cannot have this model, which has {' and '.join(found)}; export it "
-            "--to safetensors, or use a model without"
+            f"{name} cannot hold this model, which has {' and '.join(faults)}; export it with "
+            "--to safetensors, or change the model"
         )
 
 
 def any_value(section: str, *names: str) -> Carried:
-    """Return some fields of a section, each with every value."""
+    """Return the named fields of a section as `Carried`, with every value allowed."""
     return {f"{section}.{name}": ANY for name in names}
 
 
@@ -61,15 +63,12 @@ SEARCH: Carried = {
     **any_value("decoding", "no_repeat_ngram_size", "forbidden_ids"),
     "decoding.beam_rule": ("paper", "transformers"),
 }
-"""The settings of a search that other engines have too, with their possible values."""
+"""The decoding fields that other programs support, with the allowed values."""
 
 
 def fields_of_transformers(model: ModelConfig) -> Carried:
-    """Return the fields that every model of the library transformers can hold.
-
-    In transformers, heads have the width d_model / num_heads, and the target embedding is the
-    output projection too.
-    """
+    """Return the model fields that every model class of Hugging Face transformers can hold."""
+    # transformers fixes the head width and ties the target embedding to the output projection.
     width, heads = (None, model.d_model / model.num_heads), (None, model.num_heads)
     sizes = "d_model", "num_heads", "d_ff", "num_encoder_layers", "num_decoder_layers"
     is_shared = len(set(model.embeddings.values())) == 1

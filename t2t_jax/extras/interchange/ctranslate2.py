@@ -1,14 +1,13 @@
-"""The format of CTranslate2, a fast engine for decoding on CPUs and GPUs: a directory.
+"""Export models for CTranslate2, a fast engine for decoding on CPUs and GPUs.
 
-    OUT/model.bin               the parameters, as `ctranslate2.specs` lays them out
+    OUT/model.bin               parameters, in the layout of `ctranslate2.specs`
     OUT/config.json             special tokens, and the epsilon of the norms
-    OUT/shared_vocabulary.json  the subword of each id
-    OUT/vocabulary.model        the SentencePiece model that splits text into them (or source.spm
-                                and target.spm)
-    OUT/README.md               the lines of Python that translate
+    OUT/shared_vocabulary.json  subword of each id
+    OUT/vocabulary.model        SentencePiece model, or source.spm and target.spm
+    OUT/README.md               example in Python
 
-ALiBi and the learned bias of T5 are both written as the bias of T5, which CTranslate2 has in
-encoders too: with a bucket for each distance, that bias can be any function of the distance.
+CTranslate2 has no ALiBi, so the export stores ALiBi as a relative position bias of T5: with one
+bucket per distance, that bias can be any function of the distance.
 """
 
 from collections.abc import Mapping
@@ -32,7 +31,7 @@ from t2t_jax.modules.models import start_id
 from t2t_jax.modules.names import Arrays
 
 _Tree: TypeAlias = Mapping[str, Any]
-"""Parameters in nested dictionaries, by the parts of their names in `modules.names`."""
+"""Nested dictionaries of parameters, by the parts of their names in `modules.names`."""
 
 VOCABULARIES = SharedVocabulary, PairedVocabulary
 
@@ -47,7 +46,7 @@ _ACTIVATIONS = {
     "geglu_tanh": "GELUTanh",
     "swiglu": "SWISH",
 }
-_POSITIONS = 2048  # CTranslate2's usual limits: 1024 subwords of a source, 256 of a target
+_POSITIONS = 2048  # CTranslate2 limits sources to 1024 and targets to 256 subwords by default
 _T5_DISTANCE = 128  # the default of `relative_position_buckets`
 _README = """\
 # A Transformer of t2t_jax for CTranslate2
@@ -57,26 +56,26 @@ _README = """\
     split, join = (sentencepiece.SentencePieceProcessor(model_file=name) for name in {splitters})
     translator = ctranslate2.Translator(".")
     sources = [split.encode(line, out_type=str) for line in ["Hello, world!"]]
-    found = translator.translate_batch(sources, {settings})
-    print(*(join.decode(one.hypotheses[0]) for one in found), sep="\\n")
+    results = translator.translate_batch(sources, {settings})
+    print(*(join.decode(result.hypotheses[0]) for result in results), sep="\\n")
 
-It needs `pip install ctranslate2 sentencepiece`. With `beam_size=1`, greedy search, it translates
-as t2t_jax does with `--beam-size 1`. With a beam, the two may choose different translations.
-CTranslate2 divides the log-probability of a translation by length^alpha, and t2t_jax by
-((5 + length) / 6)^alpha (equation 14 of Wu et al. 2016). In each step CTranslate2 takes an end of
-sentence only from among as many continuations as the beam has hypotheses, and t2t_jax from among
-twice as many. In both, `decoding.beam_rule=transformers` does what CTranslate2 does. With a length
-penalty, CTranslate2 ends a search as soon as `beam_size` hypotheses have ended. Where subwords are
-forbidden, it normalises the probabilities of the others. CTranslate2 cuts sources at
-`max_input_length=1024` subwords and translations at `max_decoding_length=256`, and t2t_jax writes
-up to {extra} subwords more than the source has.
+The example needs `pip install ctranslate2 sentencepiece`. With `beam_size=1` (greedy search), the
+translations are the same as with `--beam-size 1` in t2t_jax. Beam search may differ. CTranslate2
+divides the log-probability of a hypothesis by length^alpha, and t2t_jax divides it by
+((5 + length) / 6)^alpha (equation 14 of Wu et al. 2016). In each step, CTranslate2 accepts an
+end-of-sentence token among the best `beam_size` continuations, and t2t_jax among twice as many.
+`decoding.beam_rule=transformers` applies both rules of CTranslate2 in t2t_jax. With a length
+penalty, CTranslate2 ends a search as soon as `beam_size` hypotheses have ended. If subwords are
+forbidden, CTranslate2 normalizes the probabilities of all other subwords. CTranslate2 truncates
+sources at `max_input_length=1024` subwords and translations at `max_decoding_length=256`. t2t_jax
+generates at most {extra} subwords more than the source has.
 """
 
 
 def carried(config: Config) -> Carried:
-    """Return the fields of a config that the format can hold; see `interchange.carried`."""
+    """Return the config fields that the format can hold; see `interchange.carried`."""
     model = config.model
-    one_width = model.key_size == model.value_size
+    has_one_width = model.key_size == model.value_size
     return {
         **any_value(
             "model",
@@ -89,7 +88,7 @@ def carried(config: Config) -> Carried:
         ),
         **SEARCH,
         "model.architecture": ("encoder_decoder",),
-        "model.d_v": (model.d_v if one_width else model.key_size,),
+        "model.d_v": (model.d_v if has_one_width else model.key_size,),
         "model.score_function": ("scaled_dot_product", "dot_product"),
         "model.feed_forward": tuple(_ACTIVATIONS),
         "model.norm": ("layer", "rms"),
@@ -104,7 +103,11 @@ def carried(config: Config) -> Carried:
 
 
 def write(model: PortableModel, directory: Path, dtype: str) -> None:
-    """Write a model in the format of CTranslate2."""
+    """Write a model to a directory for CTranslate2.
+
+    Args:
+      dtype: quantization of CTranslate2, such as "float32" or "int8_float16".
+    """
     spec = _specification(model)
     spec.validate()
     spec.optimize(quantization=dtype)
@@ -113,30 +116,30 @@ def write(model: PortableModel, directory: Path, dtype: str) -> None:
         (directory / name).write_bytes(content)
     readme = _README.format(
         splitters=(min(model.vocabulary.files), max(model.vocabulary.files)),
-        settings=", ".join(f"{name}={value!r}" for name, value in _search(model).items()),
+        settings=", ".join(f"{name}={value!r}" for name, value in _decoding_options(model).items()),
         extra=model.config.decoding.max_extra_length,
     )
     (directory / "README.md").write_text(readme, encoding="utf-8")
 
 
-def _search(model: PortableModel) -> dict[str, object]:
-    """Return the arguments of `translate_batch`."""
+def _decoding_options(model: PortableModel) -> dict[str, object]:
+    """Convert the decoding config to keyword arguments of CTranslate2's `translate_batch`."""
     decoding = model.config.decoding
     (forbidden,) = model.vocabulary.target_pieces([decoding.forbidden_ids])
-    draws = decoding.temperature > 0
-    given: dict[str, object] = {
-        "beam_size": 1 if draws else decoding.beam_size,
+    samples = decoding.temperature > 0
+    options: dict[str, object] = {
+        "beam_size": 1 if samples else decoding.beam_size,
         "length_penalty": decoding.length_penalty,
         "min_decoding_length": decoding.min_length,
     }
     if decoding.no_repeat_ngram_size:
-        given["no_repeat_ngram_size"] = decoding.no_repeat_ngram_size
+        options["no_repeat_ngram_size"] = decoding.no_repeat_ngram_size
     if forbidden:
-        given["suppress_sequences"] = [[piece] for piece in forbidden]
-    if draws:
-        given |= {"sampling_temperature": decoding.temperature, "sampling_topk": decoding.top_k}
-        given["sampling_topp"] = decoding.top_p
-    return given
+        options["suppress_sequences"] = [[piece] for piece in forbidden]
+    if samples:
+        options |= {"sampling_temperature": decoding.temperature, "sampling_topk": decoding.top_k}
+        options["sampling_topp"] = decoding.top_p
+    return options
 
 
 def _specification(model: PortableModel) -> Any:
@@ -171,20 +174,21 @@ def _specification(model: PortableModel) -> Any:
 def _stack_specification(model: ModelConfig, stack: Stack) -> Any:
     from ctranslate2.specs import attention_spec, common_spec, transformer_spec
 
-    kind = transformer_spec.TransformerEncoderSpec
+    spec_class = transformer_spec.TransformerEncoderSpec
     if stack.attends_to_source:
-        kind = transformer_spec.TransformerDecoderSpec
+        spec_class = transformer_spec.TransformerDecoderSpec
     options: dict[str, Any] = {}
     if model.position == "rotary":
         base = model.rotary_base
-        if model.rotary_scaling == "ntk":  # see `functional.position.rotary_frequencies`
+        # NTK scaling enlarges the base; see `functional.position.rotary_frequencies`.
+        if model.rotary_scaling == "ntk":
             base *= model.rotary_scale ** (model.key_size / max(model.key_size - 2, 1))
         options = {"rotary_dim": 0, "rotary_base": base}
         if model.rotary_scaling == "linear" and model.rotary_scale != 1:
             options["rotary_scaling_type"] = attention_spec.RotaryScalingType.Linear
             options["rotary_scaling_factor"] = model.rotary_scale
     groups = model.attention.groups
-    spec = kind(
+    spec = spec_class(
         stack.num_layers,
         model.num_heads,
         pre_norm=model.norm_order == "pre",
@@ -203,78 +207,78 @@ def _stack_specification(model: ModelConfig, stack: Stack) -> Any:
 
 def _fill_stack(spec: Any, tree: _Tree, name: str, side: str, model: ModelConfig) -> None:
     biases = _distance_biases(model, tree, side)
-    for number, layer in enumerate(spec.layer):
-        own = tree[name]["layers"][str(number)]
-        _fill_attention(layer.self_attention, own["self_attention"], model, "QKV", "O")
+    for index, layer in enumerate(spec.layer):
+        params = tree[name]["layers"][str(index)]
+        _fill_attention(layer.self_attention, params["self_attention"], model, "QKV", "O")
         for option, value in biases.items():
             setattr(layer.self_attention, option, value)
         if hasattr(layer, "attention"):
-            _fill_attention(layer.attention, own["cross_attention"], model, "Q", "KV", "O")
-        _fill_feed_forward(layer.ffn, own["feed_forward"])
+            _fill_attention(layer.attention, params["cross_attention"], model, "Q", "KV", "O")
+        _fill_feed_forward(layer.ffn, params["feed_forward"])
     if hasattr(spec, "layer_norm"):
         _fill_norm(spec.layer_norm, tree[name]["norm"])
     if model.embedding_norm:
         _fill_norm(spec.layernorm_embedding, tree[f"{side}_embedding_norm"])
-    if place := model.positions.sinusoids:
+    if path := model.positions.sinusoids:
         first, width = model.first_position, model.d_model
-        table = np.asarray(registry.load_named(place)(first + _POSITIONS, width))[first:]
+        table = np.asarray(registry.load_named(path)(first + _POSITIONS, width))[first:]
         spec.position_encodings.encodings = table
     elif model.position == "learned":
         spec.position_encodings.encodings = tree[f"{side}_position"]
-    elif model.position == "none":  # CTranslate2 would add its own sinusoids
+    elif model.position == "none":  # without a table, CTranslate2 adds its own sinusoids
         spec.position_encodings.encodings = np.zeros((_POSITIONS, model.d_model), np.float32)
 
 
-def _fill_attention(spec: Any, part: _Tree, model: ModelConfig, *joined: str) -> None:
-    """Fill an attention.
+def _fill_attention(spec: Any, params: _Tree, model: ModelConfig, *projections: str) -> None:
+    """Copy the parameters of an attention sub-layer to its CTranslate2 specification.
 
     Args:
-      joined: the letters of the matrices that each of its projections has side by side.
+      projections: letters of the matrices in each projection of CTranslate2, such as "QKV".
     """
-    for linear, letters in zip(spec.linear, joined, strict=True):
-        _fill_linear(linear, part, *letters)
-    _fill_norm(spec.layer_norm, part["norm"])
+    for linear, letters in zip(spec.linear, projections, strict=True):
+        _fill_linear(linear, params, *letters)
+    _fill_norm(spec.layer_norm, params["norm"])
     if model.score_function == "dot_product":
         spec.queries_scale = np.float32(1)
 
 
-def _fill_feed_forward(spec: Any, part: _Tree) -> None:
-    _fill_norm(spec.layer_norm, part["norm"])
-    _fill_linear(spec.linear_1, part, "2")
-    if "W_gate" in part:
-        _fill_linear(spec.linear_0, part, "gate")
-        _fill_linear(spec.linear_0_noact, part, "1")
+def _fill_feed_forward(spec: Any, params: _Tree) -> None:
+    _fill_norm(spec.layer_norm, params["norm"])
+    _fill_linear(spec.linear_1, params, "2")
+    if "W_gate" in params:  # CTranslate2 applies the activation to linear_0
+        _fill_linear(spec.linear_0, params, "gate")
+        _fill_linear(spec.linear_0_noact, params, "1")
     else:
-        _fill_linear(spec.linear_0, part, "1")
+        _fill_linear(spec.linear_0, params, "1")
 
 
-def _fill_linear(spec: Any, part: _Tree, *letters: str) -> None:
-    """Fill a projection with one matrix, or several side by side; CTranslate2 computes x W^T."""
-    matrices = np.hstack([part[f"W_{letter}"] for letter in letters])
-    spec.weight = np.ascontiguousarray(matrices.T)
-    if f"b_{letters[0]}" in part:
-        spec.bias = np.concatenate([part[f"b_{letter}"] for letter in letters])
+def _fill_linear(spec: Any, params: _Tree, *letters: str) -> None:
+    """Copy one matrix, or several side by side, to a projection of CTranslate2."""
+    matrices = np.hstack([params[f"W_{letter}"] for letter in letters])
+    spec.weight = np.ascontiguousarray(matrices.T)  # CTranslate2 computes x W^T
+    if f"b_{letters[0]}" in params:
+        spec.bias = np.concatenate([params[f"b_{letter}"] for letter in letters])
 
 
-def _fill_norm(spec: Any, part: Arrays) -> None:
-    spec.gamma = part["scale"]
-    if "bias" in part:
-        spec.beta = part["bias"]
+def _fill_norm(spec: Any, params: Arrays) -> None:
+    spec.gamma = params["scale"]
+    if "bias" in params:
+        spec.beta = params["bias"]
 
 
 def _distance_biases(model: ModelConfig, tree: _Tree, side: str) -> Mapping[str, object]:
-    """Return the biases by distance of self-attention in the form of T5, if any."""
+    """Return the relative position bias of self-attention as in T5, as attributes to set, or {}."""
     if model.position == "relative_bias":
-        table, distance = tree[f"{side}_position"], _T5_DISTANCE
+        table, max_distance = tree[f"{side}_position"], _T5_DISTANCE
         assert len(table) == tables.RELATIVE_BUCKETS
     elif model.position == "alibi":
-        # The first half of the buckets of each direction has one distance each.
-        distances = np.arange(2 * _POSITIONS)
-        one_way = -distances[:, None].astype(np.float32) * np.asarray(alibi_slopes(model.num_heads))
-        table, distance = np.vstack([one_way] * (2 if side == "source" else 1)), 2 * _POSITIONS
+        # Each of the first half of the buckets of a direction holds one distance.
+        distances, slopes = np.arange(2 * _POSITIONS), np.asarray(alibi_slopes(model.num_heads))
+        biases = -distances[:, None].astype(np.float32) * slopes  # [distances, heads]
+        table, max_distance = np.vstack([biases] * (2 if side == "source" else 1)), 2 * _POSITIONS
     else:
         return {}
     return {
         "relative_attention_bias": np.ascontiguousarray(table),
-        "relative_attention_max_distance": np.dtype("int32").type(distance),
+        "relative_attention_max_distance": np.dtype("int32").type(max_distance),
     }

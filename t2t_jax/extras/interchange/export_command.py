@@ -1,4 +1,4 @@
-"""The command that writes a trained model in another format."""
+"""The command `t2t-jax export`, which writes the model of a run in another format."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +35,7 @@ class ExportCommand:
     """Step of the newest checkpoint to use, or best for the best dev score; None is the newest."""
 
     def run(self) -> int:
-        """Write the model, and return the exit code."""
+        """Export the model, and return exit code 0."""
         from t2t_jax.extras.interchange.portable import portable_model
 
         formats.check_written(self.to, self.dtype)
@@ -43,7 +43,7 @@ class ExportCommand:
         formats.write_model(model, self.to, self.output, self.dtype)
         readme = self.output / "README.md"
         print_line(
-            f"{self.output} has the model as {self.to}"
-            + (f"; {readme} says how to use it" if readme.is_file() else "")
+            f"{self.output} contains the model as {self.to}"
+            + (f"; {readme} explains how to use it" if readme.is_file() else "")
         )
         return 0

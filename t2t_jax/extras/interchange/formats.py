@@ -1,17 +1,16 @@
-"""The table of the formats that models are exported to and imported from.
+"""List the formats of exports and imports, and write or read a model in a format.
 
-Each format has an implementation: a module of `interchange`, or an object in one. If the format is
-written, its implementation has
+A module of `interchange`, or an object in a module, implements each format. A format that exports
+models defines
 
-    VOCABULARIES                        the classes of vocabularies that it can hold
-    carried(config)                     the fields that it can hold; see `interchange.carried`
-    write(model, directory)             fill an empty directory; with `dtype=` for a format that
-                                        has several dtypes
+    VOCABULARIES                        the vocabulary classes that the format can hold
+    carried(config)                     the fields that the format can hold; see `carried.py`
+    write(model, directory)             fill an empty directory; a format with several dtypes
+                                        also takes `dtype`
 
-and if the format is read,
+A format that imports models defines
 
-    read(path, **options)               return the `PortableModel` in a directory, or raise
-                                        the `UserError`s of `read_model`
+    read(path, **options)               return the `PortableModel` in a directory
 """
 
 from importlib import import_module
@@ -30,28 +29,28 @@ if TYPE_CHECKING:
 
 
 class Format(NamedTuple):
-    """A format."""
+    """A format for export, import or both."""
 
     written: str = ""
-    """A phrase about the written files; empty for a format that is only read."""
+    """The description for `t2t-jax export --help`; empty for a format without export."""
     read: str = ""
-    """A phrase about the files to read; empty for a format that is only written."""
+    """The description for `t2t-jax import --help`; empty for a format without import."""
     options: tuple[str, ...] = ()
-    """The flags of `t2t-jax import` that its `read` takes by name."""
+    """The flags of `t2t-jax import` that `read` takes as keyword arguments."""
     dtypes: tuple[str, ...] = ("float32",)
-    """The dtypes of weights that its `write` can have, the usual one first."""
+    """The dtypes in which `write` can store parameters, the default first."""
     object: str = ""
-    """The implementation, as MODULE:NAME; empty for the module with the format's name."""
+    """The implementation as MODULE:NAME; empty for the module with the name of the format."""
 
 
-_OF_TRANSFORMERS = "what save_pretrained of transformers wrote for"
+_SAVE_PRETRAINED = "what save_pretrained of transformers wrote for"
 
 
 def _seq2seq(model: str, name: str) -> Format:
-    """Return the format of a kind of encoder-decoders of transformers."""
+    """Return the row of an encoder-decoder class that the constant `name` implements."""
     return Format(
         f"{model} for transformers",
-        f"{_OF_TRANSFORMERS} {model}",
+        f"{_SAVE_PRETRAINED} {model}",
         options=("source_language", "target_language"),
         object=f"t2t_jax.extras.interchange.seq2seq.format:{name}",
     )
@@ -60,11 +59,11 @@ def _seq2seq(model: str, name: str) -> Format:
 FORMATS = Rows(
     "formats",
     run=Format(
-        "the run without its checkpoints, which opens as the run does",
+        "the run without its checkpoints; every command opens it as a run",
         dtypes=("float32", "bfloat16"),
     ),
     safetensors=Format(
-        "every parameter under its name in the paper; in float32 it goes in again bit for bit",
+        "every parameter under its name in the paper; float32 keeps every bit",
         "what export --to safetensors wrote",
         dtypes=("float32", "bfloat16"),
     ),
@@ -74,16 +73,15 @@ FORMATS = Rows(
     ),
     marian=Format(
         "a Marian model for the library transformers of Hugging Face",
-        f"{_OF_TRANSFORMERS} a Marian model, such as OPUS-MT's",
+        f"{_SAVE_PRETRAINED} a Marian model, such as OPUS-MT's",
         options=("positions",),
     ),
-    gpt2=Format("a GPT-2 for transformers", f"{_OF_TRANSFORMERS} GPT2LMHeadModel"),
+    gpt2=Format("a GPT-2 for transformers", f"{_SAVE_PRETRAINED} GPT2LMHeadModel"),
     m2m100=_seq2seq("an M2M100 or NLLB", "M2M100"),
     mbart=_seq2seq("an mBART", "MBART"),
     bart=_seq2seq("a BART", "BART"),
 )
 """All formats by name."""
-
 
 REMOVED_FORMATS = {
     "bert": "BERT models",
@@ -95,89 +93,79 @@ REMOVED_FORMATS = {
     "t5": "T5 models",
     "vit": "ViT models",
 }
-"""Formats that version 0.3 removed. The names of transformers' are its `model_type`s too."""
+"""Formats that version 0.3 removed. BERT, FSMT, T5 and ViT keep their `model_type` as the name."""
 
 
 def writable() -> Rows[str]:
-    """Return the formats that are written, each with its phrase."""
+    """Return the descriptions of all formats with export, by name."""
     return Rows(**{name: row.written for name, row in FORMATS.each() if row.written})
 
 
 def readable() -> Rows[str]:
-    """Return the formats that are read, each with its phrase."""
+    """Return the descriptions of all formats with import, by name."""
     return Rows(**{name: row.read for name, row in FORMATS.each() if row.read})
 
 
 def described_formats(formats: Rows[str]) -> str:
-    """Return the help of a flag that names one of some formats."""
+    """Return the help text of a flag that chooses one of the formats."""
     return f"The format: {', '.join(f'{name} ({phrase})' for name, phrase in formats.items())}."
 
 
 def check_format(name: str, formats: Rows[str]) -> None:
-    """Refuse a name that is not one of some formats.
-
-    Raises:
-      UserError: there is no such format, or version 0.3 removed it.
-    """
+    """Raise a `UserError` if a name is not in a table of formats, or if version 0.3 removed it."""
     if name in REMOVED_FORMATS:
         raise removed_feature(name, REMOVED_FORMATS[name])
     formats.check("format", name)
 
 
 def check_written(name: str, dtype: str | None) -> None:
-    """Refuse a format that is not written, or a dtype of weights that it cannot have.
-
-    Raises:
-      UserError: the format is not one of `writable`, or cannot have weights in this dtype.
-    """
+    """Raise a `UserError` if a format has no export, or cannot store parameters in a dtype."""
     check_format(name, writable())
     dtypes = FORMATS[name].dtypes
     if dtype not in (None, *dtypes):
-        raise UserError(
-            f"{name} is not written with weights in {dtype}; choose {' or '.join(dtypes)}"
-        )
+        raise UserError(f"{name} cannot store parameters in {dtype}; choose {' or '.join(dtypes)}")
 
 
 def write_model(
     model: "PortableModel", name: str, directory: Path, dtype: str | None = None
 ) -> None:
-    """Write a model in a format: all of the directory, or nothing.
+    """Export a model to a directory atomically.
 
-    `provenance.json` beside it has the software that trained the model, if the run recorded it.
+    The directory also gets `provenance.json`, if the run recorded its software there.
 
     Args:
-      name: one of the formats `writable`.
-      directory: a directory that does not exist yet, or is empty.
-      dtype: dtype of the weights, such as "int8"; None is the usual one of the format.
+      name: a format from `writable`.
+      directory: a missing or empty directory.
+      dtype: dtype of the parameters, such as "int8"; None is the default of the format.
 
     Raises:
-      UserError: the format cannot have such a model or dtype, a library is missing, or the
-        directory cannot be written.
+      UserError: the format cannot hold the model or the dtype, a library is missing, or the
+        directory is not writable.
     """
     from t2t_jax.extras.interchange.carried import refuse_other_models
     from t2t_jax.workdir import PROVENANCE
 
     check_written(name, dtype)
-    format_, dtypes = implementation(name), FORMATS[name].dtypes
-    refuse_other_models(name, format_, model)
+    writer, dtypes = implementation(name), FORMATS[name].dtypes
+    refuse_other_models(name, writer, model)
     check_directory_name(directory)
     with writing_directory(directory) as partial:
         options = {"dtype": dtype or dtypes[0]} if len(dtypes) > 1 else {}
-        format_.write(model, partial, **options)
+        writer.write(model, partial, **options)
         if PROVENANCE in model.records:
             (partial / PROVENANCE).write_bytes(model.records[PROVENANCE])
 
 
 def read_model(name: str, path: Path, **options: Any) -> "PortableModel":
-    """Read a model in a format. Nothing in its files is ever executed.
+    """Import a model from a directory, without executing any code from its files.
 
     Args:
-      name: one of the formats `readable`.
-      options: further arguments of the format's `read`.
+      name: a format from `readable`.
+      options: flags of the format; see `Format.options`.
 
     Raises:
-      UserError: there is no such model, or its files are damaged, or it has an option that models
-        of this package cannot have.
+      UserError: the model is missing, its files are damaged, or it uses an option that t2t_jax
+        does not implement.
     """
     check_format(name, readable())
     model: PortableModel = implementation(name).read(path, **options)
@@ -185,7 +173,7 @@ def read_model(name: str, path: Path, **options: Any) -> "PortableModel":
 
 
 def implementation(name: str) -> Any:
-    """Return the module or object that reads and writes a format, `writable` or `readable`."""
-    if place := FORMATS[name].object:
-        return load(place)
+    """Return the module or object that implements a format."""
+    if path := FORMATS[name].object:
+        return load(path)
     return import_module(f"t2t_jax.extras.interchange.{name}")

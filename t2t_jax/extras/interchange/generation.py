@@ -1,7 +1,7 @@
-"""Import and export of the settings of a search: the generation config of transformers.
+"""Convert decoding settings between our config and the generation config of transformers.
 
-They are in generation_config.json, or, without such a file, in config.json. Settings with a
-counterpart in `DecodingConfig` are taken over; others that would change an output are named.
+The import reads generation_config.json, or config.json if that file is missing. It converts all
+settings that have a counterpart in `DecodingConfig`, and warns about others that change the output.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -30,7 +30,8 @@ _DEFAULTS: Mapping[str, Any] = {
     **dict.fromkeys(("max_length", "max_new_tokens", "min_new_tokens")),
     **dict.fromkeys(("bad_words_ids", "suppress_tokens")),
 }
-"""The settings that are taken over, with the values of transformers for null or missing ones."""
+"""The settings that the import converts, with the defaults of transformers for null or missing
+values."""
 _GENERATION = schema(
     {},
     {
@@ -42,7 +43,7 @@ _GENERATION = schema(
         "early_stopping": bool | str | None,
     },
 )
-_LACKING: Mapping[str, int | None] = {
+_UNSUPPORTED: Mapping[str, int | None] = {
     **dict.fromkeys(("repetition_penalty", "encoder_repetition_penalty", "typical_p"), 1),
     **dict.fromkeys(("guidance_scale", "num_beam_groups"), 1),
     **dict.fromkeys(("diversity_penalty", "epsilon_cutoff", "eta_cutoff", "min_p", "top_h")),
@@ -51,52 +52,53 @@ _LACKING: Mapping[str, int | None] = {
     **dict.fromkeys(("exponential_decay_length_penalty", "stop_strings", "penalty_alpha")),
     "watermarking_config": None,
 }
-"""Settings of transformers that no search of this package has, with the values that change nothing
-besides null, false and []. Newer releases may have more."""
-_NEVER = -1e4
-"""The output bias of forbidden entries where a search normalises the other probabilities anew."""
-_SPECIAL = "pad_token_id", "eos_token_id", "decoder_start_token_id"
-_WITHOUT_EFFECT = {
+"""Settings of transformers that t2t_jax lacks. The value of each turns the setting off, as do null,
+false and []. Newer releases of transformers may have more settings."""
+_FORBIDDEN_BIAS = -1e4
+"""The output bias of forbidden tokens if `renormalize_logits` is set."""
+_SPECIAL_IDS = "pad_token_id", "eos_token_id", "decoder_start_token_id"
+_HARMLESS = {
     *("bos_token_id", "transformers_version", "use_cache", "cache_implementation", "low_memory"),
     *("return_dict_in_generate", "num_return_sequences", "remove_invalid_values"),
-    "forced_eos_token_id",  # it only ends an output that is cut: the text stays the same
+    "forced_eos_token_id",  # only ends a truncated output: the text stays the same
 }
-_IGNORED_PREFIXES = "_", "output_", "assistant_", "num_assistant_"
+_HARMLESS_PREFIXES = "_", "output_", "assistant_", "num_assistant_"
 
 
-def with_their_search(
+def with_hf_search(
     model: PortableModel,
     path: Path,
-    theirs: Record,
+    hf_config: Record,
     order: Sequence[int],
-    carried: Collection[str] = (),
+    caller_settings: Collection[str] = (),
 ) -> PortableModel:
-    """Return an imported model with the search that its files name.
+    """Return an imported model with the decoding settings in its transformers files.
 
     Args:
-      theirs: the fields of its config.json.
-      order: the model's id of each of our entries.
-      carried: further settings that the import takes over otherwise.
+      path: directory of the model files.
+      hf_config: fields of config.json.
+      order: transformers id of each vocabulary entry, by t2t_jax id.
+      caller_settings: names of settings that the caller imports.
     """
-    is_apart = (path / FILE).exists()
-    file = path / (FILE if is_apart else "config.json")  # as transformers does
-    given = read_json(file, _GENERATION)
-    settings = {
-        name: usual if given.get(name) is None else given[name] for name, usual in _DEFAULTS.items()
-    }
-    ids = {int(number): place for place, number in enumerate(order)}
-    fields = _decoding_fields(settings, ids, theirs["pad_token_id"], file)
-    others = given.keys() - _DEFAULTS.keys() - _WITHOUT_EFFECT if is_apart else _LACKING.keys()
+    is_separate = (path / FILE).exists()
+    file = path / (FILE if is_separate else "config.json")  # as transformers does
+    record = read_json(file, _GENERATION)
+    non_null = {name: record[name] for name in _DEFAULTS if record.get(name) is not None}
+    settings = {**_DEFAULTS, **non_null}
+    ids = {int(hf_id): our_id for our_id, hf_id in enumerate(order)}
+    fields = _decoding_fields(settings, ids, hf_config["pad_token_id"], file)
+    # config.json also has fields of the network, so check only the names that we know there.
+    names = record.keys() - _DEFAULTS.keys() - _HARMLESS if is_separate else _UNSUPPORTED.keys()
     arrays = dict(model.arrays)
     if settings["renormalize_logits"] and "output_bias" not in arrays:
-        warn(f"{path} has renormalize_logits=True; here padding takes its share of probability")
+        warn(f"{path} has renormalize_logits=True; in t2t_jax, padding keeps some probability")
     elif settings["renormalize_logits"]:
         arrays["output_bias"] = arrays["output_bias"].copy()
-        arrays["output_bias"][[*fields["decoding.forbidden_ids"]]] = _NEVER
-    if lacking := _left_out(given, settings, others - {*carried}, theirs):
+        arrays["output_bias"][[*fields["decoding.forbidden_ids"]]] = _FORBIDDEN_BIAS
+    if lost := _lost_settings(record, settings, names - {*caller_settings}, hf_config):
         warn(
-            f"{file} has {' and '.join(lacking)}, for which a search of t2t_jax has no "
-            "counterpart: without, translations may be others than those of transformers"
+            f"{file} has {' and '.join(lost)}, for which t2t_jax has no counterpart; "
+            "translations may differ from those of transformers"
         )
     return replace(model, config=config_of(file, fields, model.config), arrays=arrays)
 
@@ -104,29 +106,30 @@ def with_their_search(
 def _decoding_fields(
     settings: Record, ids: Mapping[int, int], padding: int, file: Path
 ) -> dict[str, Any]:
-    """Return the fields `decoding.*` of a config.
+    """Convert settings of transformers to the config fields `decoding.*`.
 
     Args:
-      settings: the settings that are taken over, in full.
-      ids: our id of an entry, by the id in transformers.
-      padding: the id of padding in transformers.
-      file: the file, for errors.
+      settings: a value for each name in `_DEFAULTS`.
+      ids: t2t_jax id of each vocabulary entry, by transformers id.
+      padding: transformers id of padding.
+      file: file of the settings, for errors.
     """
-    least, longest = settings["min_new_tokens"], settings["max_new_tokens"]
-    if least is None:
-        least = max(0, settings["min_length"] - 1)  # it counts the start of a target
-    if longest is None and settings["max_length"] is not None:
-        longest = settings["max_length"] - 1
+    min_length, max_length = settings["min_new_tokens"], settings["max_new_tokens"]
+    # `min_length` and `max_length` of transformers also count the start token.
+    if min_length is None:
+        min_length = max(0, settings["min_length"] - 1)
+    if max_length is None and settings["max_length"] is not None:
+        max_length = settings["max_length"] - 1
     fields = {
         "beam_size": settings["num_beams"],
         "beam_rule": "transformers",
         "length_penalty": float(max(0, settings["length_penalty"])),
-        "min_length": least,
+        "min_length": min_length,
         "no_repeat_ngram_size": settings["no_repeat_ngram_size"],
         "forbidden_ids": _forbidden_ids(settings, padding, ids, file),
     }
-    if longest is not None:
-        fields["max_extra_length"] = longest
+    if max_length is not None:
+        fields["max_extra_length"] = max_length
     if settings["do_sample"] and settings["num_beams"] == 1:
         fields |= {"temperature": float(settings["temperature"]), "top_k": settings["top_k"]}
         fields["top_p"] = float(settings["top_p"])
@@ -136,84 +139,88 @@ def _decoding_fields(
 def _forbidden_ids(
     settings: Record, padding: int, ids: Mapping[int, int], file: Path
 ) -> tuple[int, ...]:
-    """Return our ids that no output may have: that of padding, unless bad_words_ids is set."""
+    """Return the t2t_jax ids of tokens that no output may contain.
+
+    Padding is forbidden unless `bad_words_ids` is set, as in transformers. The end-of-sentence
+    token is never forbidden. The arguments are those of `_decoding_fields`.
+    """
     words = [[padding]] if settings["bad_words_ids"] is None else settings["bad_words_ids"]
-    words = [*words, *([one] for one in settings["suppress_tokens"] or [])]
+    words = [*words, *([token] for token in settings["suppress_tokens"] or [])]
     for word in words:
-        if not all(number in ids for number in word):
+        if not all(hf_id in ids for hf_id in word):
             raise UserError(
-                f"{file} has {word!r:.60} in bad_words_ids or suppress_tokens, which is no list of "
-                f"ids from 0 to {len(ids) - 1}"
+                f"{file} has {word!r:.60} in bad_words_ids or suppress_tokens, which is not a "
+                f"list of ids from 0 to {len(ids) - 1}"
             )
     forbidden = dict.fromkeys(ids[word[0]] for word in words if len(word) == 1)
-    return tuple(number for number in forbidden if number != EOS_ID)
+    return tuple(token for token in forbidden if token != EOS_ID)
 
 
-def _left_out(
-    given: Record, settings: Record, others: Collection[str], theirs: Record
+def _lost_settings(
+    record: Record, settings: Record, names: Collection[str], hf_config: Record
 ) -> list[str]:
-    """Return the settings that would change an output and that no search of this package has.
+    """Return the settings, as "name=value", that change the output but have no counterpart here.
 
     Args:
-      given: the fields of the file.
-      settings: the settings that are taken over, in full.
-      others: the names of those that may change an output besides.
-      theirs: the fields of config.json, by whose special ids the model is imported.
+      record: fields of the file.
+      settings: a value for each name in `_DEFAULTS`.
+      names: names of other settings that may change the output.
+      hf_config: fields of config.json, with the special ids that the import uses.
     """
     beams, alpha = settings["num_beams"], settings["length_penalty"]
-    stops_alike = settings["early_stopping"] in (False, "never" if alpha == 0 else False)
+    stops_like_ours = settings["early_stopping"] in (False, "never" if alpha == 0 else False)
     constraints = settings["no_repeat_ngram_size"], settings["min_new_tokens"]
-    is_lacking = {
+    is_lost = {
         "length_penalty": alpha < 0,
-        "early_stopping": beams > 1 and not stops_alike,
+        "early_stopping": beams > 1 and not stops_like_ours,
         "do_sample": beams > 1 and settings["do_sample"],
         "bad_words_ids": any(len(word) > 1 for word in settings["bad_words_ids"] or []),
-        "suppress_tokens": theirs["eos_token_id"] in (settings["suppress_tokens"] or []),
+        "suppress_tokens": hf_config["eos_token_id"] in (settings["suppress_tokens"] or []),
         "renormalize_logits": settings["renormalize_logits"]
         and (any(constraints) or settings["min_length"] > 1),
     }
-    for name in sorted(others):
-        neutral: list[Any] = [None, False, [], _LACKING.get(name)]
-        if name in _SPECIAL:
-            neutral = [None, theirs.get(name), [theirs.get(name)]]
-        is_lacking[name] = given.get(name) not in neutral and not name.startswith(_IGNORED_PREFIXES)
-    return [f"{name}={given[name]!r:.60}" for name, is_left in is_lacking.items() if is_left]
+    for name in sorted(names):
+        neutral: list[Any] = [None, False, [], _UNSUPPORTED.get(name)]
+        if name in _SPECIAL_IDS:
+            neutral = [None, hf_config.get(name), [hf_config.get(name)]]
+        is_lost[name] = record.get(name) not in neutral and not name.startswith(_HARMLESS_PREFIXES)
+    return [f"{name}={record[name]!r:.60}" for name, lost in is_lost.items() if lost]
 
 
 def write_search(
     directory: Path, config: Config, special: Mapping[str, int | None], order: Order
 ) -> None:
-    """Write the generation config for the search of a config.
+    """Write generation_config.json with the decoding settings of a config.
 
     Args:
-      special: the ids of special entries in transformers, by the names of their settings.
-      order: the id in transformers of each of our entries.
+      special: ids of special tokens in transformers, by setting; see `special_ids`.
+      order: transformers id of each vocabulary entry, by t2t_jax id.
     """
     decoding = config.decoding
-    draws = decoding.temperature > 0
+    samples = decoding.temperature > 0
     forbidden = order[list(decoding.forbidden_ids)].tolist()
-    found = {
-        "num_beams": 1 if draws else decoding.beam_size,
+    settings = {
+        "num_beams": 1 if samples else decoding.beam_size,
         "length_penalty": decoding.length_penalty,
-        "max_length": _longest_target(config),
+        "max_length": _max_target_length(config),
         "min_new_tokens": decoding.min_length or None,
         "no_repeat_ngram_size": decoding.no_repeat_ngram_size,
-        "bad_words_ids": [[number] for number in forbidden] or None,
-        "do_sample": draws,
+        "bad_words_ids": [[token] for token in forbidden] or None,
+        "do_sample": samples,
     }
-    if draws:
-        found |= {name: getattr(decoding, name) for name in ("temperature", "top_k", "top_p")}
-    write_json(directory / FILE, {**found, **special})
+    if samples:
+        settings |= {name: getattr(decoding, name) for name in ("temperature", "top_k", "top_p")}
+    write_json(directory / FILE, {**settings, **special})
 
 
 def special_ids(
     model: ModelConfig, order: Order, begin: int | None = None
 ) -> dict[str, int | None]:
-    """Return the ids of special entries in transformers, by the names of their settings.
+    """Return the transformers ids of special tokens, by the names of settings in transformers.
 
     Args:
-      order: the id in transformers of each of our entries.
-      begin: our id of the beginning of a sentence; None is that of the start of a target.
+      order: transformers id of each vocabulary entry, by t2t_jax id.
+      begin: t2t_jax id of the beginning-of-sentence token; None is the start token of targets.
     """
     start = start_id(model)
     ids = {
@@ -222,15 +229,15 @@ def special_ids(
         "bos_token_id": start if begin is None else begin,
         "decoder_start_token_id": start,
     }
-    return {**{name: int(order[id_]) for name, id_ in ids.items()}, "forced_eos_token_id": None}
+    return {**{name: int(order[token]) for name, token in ids.items()}, "forced_eos_token_id": None}
 
 
 def num_positions(config: Config) -> int:
-    """Return the number of positions that the sources and the targets of a search have."""
-    return max(config.decoding.max_source_length, _longest_target(config))
+    """Return the number of positions that decoding needs for sources and for targets."""
+    return max(config.decoding.max_source_length, _max_target_length(config))
 
 
-def _longest_target(config: Config) -> int:
-    """Return the most tokens of a target, including its start."""
+def _max_target_length(config: Config) -> int:
+    """Return the maximum number of target tokens, including the start token."""
     source, extra = config.decoding.max_source_length, config.decoding.max_extra_length
     return extra + 1 if config.decoding.beam_rule == "transformers" else source + extra

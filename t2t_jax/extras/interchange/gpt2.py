@@ -1,7 +1,7 @@
-"""Export and import of GPT-2 models of Hugging Face's transformers (`GPT2LMHeadModel`).
+"""Export and import GPT-2 models of Hugging Face transformers (`GPT2LMHeadModel`).
 
-The vocabulary of GPT-2 has one special entry, which ends a text and begins one. Ours has padding as
-well, which a bias of the output keeps from ever being chosen.
+GPT-2 has one special token, which begins and ends each text. The import adds a padding token, and
+an output bias that prevents its generation.
 """
 
 from collections.abc import Iterator
@@ -46,16 +46,16 @@ _FIXED = {
     "add_cross_attention": False,
     "tie_word_embeddings": True,
 }
-_NEVER = -1e9
-"""The output bias of padding, which is thus never chosen."""
+_PADDING_BIAS = -1e9
+"""The output bias of padding, which prevents its generation."""
 _MASKS: places.Constants = {
     r"(transformer\.)?h\.\d+\.attn\.bias": [
         lambda *shape: np.arange(shape[-2])[:, None] >= np.arange(shape[-1])
     ],
     r"(transformer\.)?h\.\d+\.attn\.masked_bias": [lambda *_: -1e4],
 }
-"""The mask of causal attention, and the score of a masked position, which earlier releases of
-transformers kept beside the parameters."""
+"""The causal mask and the score of a masked position, which earlier releases of transformers stored
+with the parameters."""
 _README = """\
 # A language model of t2t_jax as a GPT-2
 
@@ -65,31 +65,32 @@ _README = """\
     ids = tokenizer("<|endoftext|>The file", return_tensors="pt")
     print(tokenizer.decode(model.generate(**ids, max_new_tokens=20)[0]))
 
-It needs `pip install transformers torch`.
+The example needs `pip install transformers torch`.
 """
 
 
-def _places(model: ModelConfig) -> Iterator[places.Place]:
-    """Yield the places of all parameters but the embedding and the joined Q, K and V."""
-    yield places.Place("target_position", "transformer.wpe.weight")
-    for number in range(model.stacks[0].num_layers):
-        ours, theirs = f"decoder.layers.{number}", f"transformer.h.{number}"
-        attention, network = f"{ours}.self_attention", f"{ours}.feed_forward"
-        yield from places.linear_places(attention, "O", f"{theirs}.attn.c_proj", False)
-        yield from places.norm_places(f"{attention}.norm", f"{theirs}.ln_1")
-        yield from places.linear_places(network, "1", f"{theirs}.mlp.c_fc", False)
-        yield from places.linear_places(network, "2", f"{theirs}.mlp.c_proj", False)
-        yield from places.norm_places(f"{network}.norm", f"{theirs}.ln_2")
-    yield from places.norm_places("decoder.norm", "transformer.ln_f")
+def _name_pairs(model: ModelConfig) -> Iterator[places.NamePair]:
+    """Yield the name pairs of all parameters except the embedding and the fused Q, K and V."""
+    yield places.NamePair("target_position", "transformer.wpe.weight")
+    for layer in range(model.stacks[0].num_layers):
+        prefix, hf_prefix = f"decoder.layers.{layer}", f"transformer.h.{layer}"
+        attention, network = f"{prefix}.self_attention", f"{prefix}.feed_forward"
+        # The `Conv1D` layers of GPT-2 store [in, out], as t2t_jax does.
+        yield from places.linear_pairs(attention, "O", f"{hf_prefix}.attn.c_proj", False)
+        yield from places.norm_pairs(f"{attention}.norm", f"{hf_prefix}.ln_1")
+        yield from places.linear_pairs(network, "1", f"{hf_prefix}.mlp.c_fc", False)
+        yield from places.linear_pairs(network, "2", f"{hf_prefix}.mlp.c_proj", False)
+        yield from places.norm_pairs(f"{network}.norm", f"{hf_prefix}.ln_2")
+    yield from places.norm_pairs("decoder.norm", "transformer.ln_f")
 
 
 def read(path: Path) -> portable.PortableModel:
-    """Read a GPT-2 model from what `save_pretrained` wrote, with tokenizer.json beside it."""
-    theirs = pretrained.read_pretrained_config(path, "gpt2", _FIELDS, _OTHERS, _FIXED)
-    vocabulary = _read_vocabulary(path, theirs)
-    config = _our_config(path, theirs, vocabulary)
+    """Read a GPT-2 model from a directory that `save_pretrained` wrote, with tokenizer.json."""
+    hf_config = pretrained.read_pretrained_config(path, "gpt2", _FIELDS, _OTHERS, _FIXED)
+    vocabulary = _read_vocabulary(path, hf_config)
+    config = _read_config(path, hf_config, vocabulary)
     tensors = pretrained.read_tensors(path, _spellings)
-    arrays = dict(_our_arrays(tensors, config.model, vocabulary))
+    arrays = dict(_import_arrays(tensors, config.model, vocabulary))
     return portable.PortableModel(config, vocabulary, arrays, ())
 
 
@@ -97,32 +98,33 @@ def _spellings(name: str) -> tuple[str, ...]:
     return name, name.removeprefix("transformer.")
 
 
-def _read_vocabulary(path: Path, theirs: Record) -> PretrainedVocabulary:
-    """Read tokenizer.json, with an entry for padding before those of the file.
+def _read_vocabulary(path: Path, hf_config: Record) -> PretrainedVocabulary:
+    """Read tokenizer.json, and add a padding token with id 0.
 
     Args:
-      theirs: the fields of config.json.
+      hf_config: fields of config.json.
     """
-    file, size, end = path / "tokenizer.json", theirs["vocab_size"], theirs.get("eos_token_id")
+    file, size = path / "tokenizer.json", hf_config["vocab_size"]
+    end = hf_config.get("eos_token_id")
     if not file.exists():
         raise UserError(
-            f"{file} is missing; make it with transformers: "
+            f"{file} is missing; create it with transformers: "
             f"AutoTokenizer.from_pretrained({str(path)!r}).save_pretrained({str(path)!r})"
         )
     ids, _ = model_files.read_tokenizer(file)
     if end is None or end not in ids.values():
-        raise UserError(f"{file} has no entry that ends a text")
+        raise UserError(f"{file} has no end-of-text token; set eos_token_id in config.json")
     _, order = places.new_order(model_files.pieces_by_id(file, ids, size), [places.NONE, end])
-    with model_files.vocabulary_of(file):
+    with model_files.naming_file(file):
         return pretrained_vocabulary(model_files.read_text(file), order.tolist(), unknown=1)
 
 
-def _our_config(path: Path, theirs: Record, vocabulary: Vocabulary) -> Config:
-    length = theirs["n_positions"]
+def _read_config(path: Path, hf_config: Record, vocabulary: Vocabulary) -> Config:
+    length = hf_config["n_positions"]
     steps = "data.source_tokens_per_step", "data.target_tokens_per_step"
     changes = {
         "model.architecture": "decoder_only",
-        "model.d_ff": theirs.get("n_inner") or 4 * theirs["n_embd"],
+        "model.d_ff": hf_config.get("n_inner") or 4 * hf_config["n_embd"],
         "model.attention_bias": True,
         "model.output_bias": True,
         "model.norm_order": "pre",
@@ -136,29 +138,29 @@ def _our_config(path: Path, theirs: Record, vocabulary: Vocabulary) -> Config:
         "training.label_smoothing": 0.0,
         "training.freeze": ("output_bias",),
     }
-    return pretrained.our_config(path, theirs, _FIELDS, changes)
+    return pretrained.config_from_hf(path, hf_config, _FIELDS, changes)
 
 
-def _our_arrays(
+def _import_arrays(
     tensors: places.Tensors, model: ModelConfig, vocabulary: PretrainedVocabulary
 ) -> places.NamedArrays:
     order, width = np.array(vocabulary.order), model.d_model
-    yield "embedding", tensors.rows("transformer.wte.weight", order, width)
-    yield "output_bias", np.where(order != places.NONE, np.float32(0), np.float32(_NEVER))
-    for number in range(model.stacks[0].num_layers):
-        for kind, name, *rows in (("W", "weight", width), ("b", "bias")):
-            whole = f"transformer.h.{number}.attn.c_attn.{name}"
-            parts = np.split(tensors.take(whole, *rows, 3 * width), 3, axis=-1)
-            for letter, part in zip("QKV", parts, strict=True):
-                yield f"decoder.layers.{number}.self_attention.{kind}_{letter}", part.copy()
-    for place in _places(model):
-        yield place.ours, place.array(tensors)
+    yield "embedding", tensors.take_rows("transformer.wte.weight", order, width)
+    yield "output_bias", np.where(order != places.NONE, np.float32(0), np.float32(_PADDING_BIAS))
+    for layer in range(model.stacks[0].num_layers):
+        for kind, hf_kind, *in_width in (("W", "weight", width), ("b", "bias")):
+            name = f"transformer.h.{layer}.attn.c_attn.{hf_kind}"
+            fused = tensors.take(name, *in_width, 3 * width)  # Q, K and V side by side
+            for letter, array in zip("QKV", np.split(fused, 3, axis=-1), strict=True):
+                yield f"decoder.layers.{layer}.self_attention.{kind}_{letter}", array.copy()
+    for pair in _name_pairs(model):
+        yield pair.name, pair.import_array(tensors)
     tensors.take_copy("lm_head.weight", tensors.take("transformer.wte.weight"))
     tensors.finish(_MASKS)
 
 
 def carried(config: Config) -> Carried:
-    """Return the fields of a config that the format can hold; see `interchange.carried`."""
+    """Return the config fields that the format can hold; see `interchange.carried`."""
     return {
         **fields_of_transformers(config.model),
         "model.architecture": ("decoder_only",),
@@ -168,26 +170,26 @@ def carried(config: Config) -> Carried:
         "model.norm_order": ("pre",),
         "model.scale_embeddings": (False,),
         "model.start_token": ("end",),
-        "model.output_bias": ANY,  # `write` refuses one that is not 0 beside that of padding
+        "model.output_bias": ANY,  # `write` refuses values other than 0, except for padding
         "data.task": ("language_modelling",),
-        "decoding": ANY,  # the files have no settings of a search
+        "decoding": ANY,  # the files have no decoding settings
     }
 
 
 def write(model: portable.PortableModel, directory: Path) -> None:
-    """Write a model as a GPT-2 model of transformers."""
+    """Write a model to a directory as a GPT-2 model of transformers."""
     network, vocabulary = model.config.model, model.vocabulary
     assert isinstance(vocabulary, PretrainedVocabulary)
     order = np.array(vocabulary.order)
     if model.arrays.get("output_bias", order * 0.0)[order != places.NONE].any():
         raise UserError(
-            "gpt2 cannot have this model, whose output_bias is not 0; export it --to safetensors, "
-            "or train one with training.freeze=output_bias, which keeps it 0"
+            "gpt2 cannot hold this model, whose output_bias is not 0; export it with --to "
+            "safetensors, or train with training.freeze=output_bias, which keeps the bias at 0"
         )
-    arrays = dict(_their_arrays(model.arrays, network, order))
+    arrays = dict(_export_arrays(model.arrays, network, order))
     config = {
         "vocab_size": len(arrays["transformer.wte.weight"]),
-        **pretrained.their_fields(network, _FIELDS),
+        **pretrained.hf_fields(network, _FIELDS),
         "n_inner": network.d_ff,
         "embd_pdrop": network.dropout_rate,
         **dict.fromkeys(("bos_token_id", "eos_token_id"), int(order[EOS_ID])),
@@ -196,13 +198,14 @@ def write(model: portable.PortableModel, directory: Path) -> None:
     (directory / "tokenizer.json").write_bytes(vocabulary.files["tokenizer.json"])
 
 
-def _their_arrays(arrays: Arrays, model: ModelConfig, order: np.ndarray) -> places.NamedArrays:
+def _export_arrays(arrays: Arrays, model: ModelConfig, order: np.ndarray) -> places.NamedArrays:
+    # Sort the rows by transformers id, and drop entries that GPT-2 lacks.
     rows = np.argsort(order)[np.count_nonzero(order == places.NONE) :]
     yield "transformer.wte.weight", arrays["embedding"][rows]
-    for number in range(model.stacks[0].num_layers):
-        ours = f"decoder.layers.{number}.self_attention"
-        for kind, name in (("W", "weight"), ("b", "bias")):
-            joined = np.concatenate([arrays[f"{ours}.{kind}_{one}"] for one in "QKV"], axis=-1)
-            yield f"transformer.h.{number}.attn.c_attn.{name}", joined
-    for place in _places(model):
-        yield place.theirs, arrays[place.ours]
+    for layer in range(model.stacks[0].num_layers):
+        prefix = f"decoder.layers.{layer}.self_attention"
+        for kind, hf_kind in (("W", "weight"), ("b", "bias")):
+            matrices = [arrays[f"{prefix}.{kind}_{letter}"] for letter in "QKV"]
+            yield f"transformer.h.{layer}.attn.c_attn.{hf_kind}", np.concatenate(matrices, axis=-1)
+    for pair in _name_pairs(model):
+        yield pair.hf_name, arrays[pair.name]

@@ -1,28 +1,28 @@
-"""The Marian models of Hugging Face's library transformers, such as OPUS-MT's.
+"""Export and import Marian models of Hugging Face transformers, such as OPUS-MT.
 
-    DIR/config.json, generation_config.json     sizes, special ids, how translations are searched
-    DIR/model.safetensors                       the parameters, or pytorch_model.bin
-    DIR/source.spm, target.spm                  the SentencePiece models that split text
-    DIR/vocab.json, tokenizer_config.json       the id of each subword
-    DIR/target_vocab.json                       that of targets, if the two sides differ
-    DIR/README.md                               written: the lines of Python that translate
+    DIR/config.json, generation_config.json     sizes, special ids, decoding settings
+    DIR/model.safetensors                       parameters, or pytorch_model.bin
+    DIR/source.spm, target.spm                  SentencePiece models
+    DIR/vocab.json, tokenizer_config.json       id of each subword
+    DIR/target_vocab.json                       ids of target subwords, if they differ
+    DIR/README.md                               example in Python (export only)
 
-When reading: transformers computes the positions of such models by the paper's formula, unless the
-file has tables of positions. A file whose tables differ from the formula is refused. OPUS-MT
-trained its models with Marian's C++ toolkit, whose positions differ by up to 0.14 at position 100
-(`functional.position.tensor2tensor_sinusoids`).
+Import: transformers computes sinusoidal positions by the paper's formula, unless the file has
+position tables. The import refuses tables that differ from the formula. Marian's C++ toolkit, which
+trained OPUS-MT, uses other sinusoids (`functional.position.tensor2tensor_sinusoids`), which differ
+by up to 0.14 at position 100.
 
-When writing: three things are fixed in transformers, or in programs that read its models. The
-parameters are rewritten to make up for them:
+Export: the export rewrites the parameters, because three details differ in transformers or in the
+CTranslate2 converter:
 
-- It stores no positions and computes the paper's sinusoids anew, but with all sines first. So the
-  channels of the whole model are put into that order, which leaves its outputs the same.
-- Its norms have an epsilon of 1e-5. All values between two norms are scaled, so that the outputs
-  are those of the model's own epsilon. Only the first norm of the encoder and that of the decoder
-  differ: by a relative 5e-6 and less, where the variance is 1 or more.
-- Marian's C++ toolkit begins a target with an embedding of zeros. The converter of CTranslate2
-  relies on that, and on padding as the last entry. So the embedding of the start is subtracted
-  from all, biases of the first layers make up for it, and the entries get other ids.
+- transformers computes sinusoids with all sines first. The export permutes the channels of the
+  model to that order, which keeps the outputs.
+- Norms of transformers have an epsilon of 1e-5. The export scales the values between norms to keep
+  the outputs. Only the first norm of each stack differs, by at most 5e-6 (relative) where the
+  variance is 1 or more.
+- The CTranslate2 converter expects a start embedding of zeros and padding as the last entry. The
+  export subtracts the start embedding from all embeddings, corrects the biases of the first
+  layers, and changes the ids.
 """
 
 from collections.abc import Callable
@@ -56,12 +56,12 @@ from t2t_jax.system.records import Record
 VOCABULARIES = SharedVocabulary, PairedVocabulary
 
 Positions: TypeAlias = Literal["huggingface", "marian"]
-"""The sinusoids of the imported model: those of transformers, or those of Marian's C++ toolkit."""
+"""The program whose sinusoids an imported model uses: transformers, or Marian's C++ toolkit."""
 
 _FIELDS = pretrained.encoder_decoder_fields("gelu")
-"""The fields of config.json that stand for fields of ours."""
+"""The counterparts of fields in config.json."""
 _EPSILON = 1e-5
-"""The epsilon that the norms of `MarianMTModel` add to the variance."""
+"""The epsilon of the norms in `MarianMTModel`."""
 _SHARED, _TIED = "share_encoder_decoder_embeddings", "tie_word_embeddings"
 _OTHERS = {
     "decoder_start_token_id": model_files.ID,
@@ -70,118 +70,120 @@ _OTHERS = {
 }
 _SPLITTERS = "source.spm", "target.spm"
 _COPIES = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight"
-"""The names under which a file may repeat the shared embedding matrix."""
+"""The names of optional copies of the shared embedding matrix."""
 
 
 def read(path: Path, *, positions: Positions = "huggingface") -> portable.PortableModel:
-    """Read a Marian model.
+    """Read a Marian model from a directory that `save_pretrained` wrote.
 
     Args:
-      positions: the sinusoids that the model is to have.
+      positions: program whose sinusoids the model uses.
     """
-    given = pretrained.read_encoder_decoder_config(path, "marian", _FIELDS, _OTHERS, {})
-    theirs = {_SHARED: True, _TIED: True, **given}
-    vocabulary, orders = _read_vocabulary(path, theirs)
-    config = _our_config(path, theirs, vocabulary, positions)
+    config_file = pretrained.read_encoder_decoder_config(path, "marian", _FIELDS, _OTHERS, {})
+    hf_config = {_SHARED: True, _TIED: True, **config_file}
+    vocabulary, orders = _read_vocabulary(path, hf_config)
+    config = _read_config(path, hf_config, vocabulary, positions)
     tensors = pretrained.read_tensors(path)
-    arrays: Arrays = dict(_our_arrays(tensors, theirs, config.model, orders))
-    if positions == "huggingface":
+    arrays: Arrays = dict(_import_arrays(tensors, hf_config, config.model, orders))
+    if positions == "huggingface":  # t2t_jax interleaves sines and cosines
         try:
-            in_turn = np.argsort(_sines_first(theirs["d_model"]))
-            arrays = rewriting.permuted_channels(arrays, in_turn)
+            interleaved = np.argsort(_sines_first(hf_config["d_model"]))
+            arrays = rewriting.permuted_channels(arrays, interleaved)
         except IndexError as error:
             raise UserError(
-                f"{tensors.file} has tensors of other sizes than config.json has: {error}"
+                f"{tensors.file} has tensors whose sizes disagree with config.json: {error}"
             ) from error
     model = portable.PortableModel(config, vocabulary, arrays, ())
-    return generation.with_their_search(model, path, theirs, orders[1].tolist())
+    return generation.with_hf_search(model, path, hf_config, orders[1].tolist())
 
 
-def _read_vocabulary(path: Path, theirs: Record) -> tuple[PairedVocabulary, list[places.Order]]:
-    """Read the vocabulary; also return, for sources and targets, the model's id of each entry."""
-    separate = (path / "target_vocab.json").exists()
-    names = "vocab.json", "target_vocab.json" if separate else "vocab.json"
-    sizes = theirs["vocab_size"], theirs.get("decoder_vocab_size") or theirs["vocab_size"]
-    first = [theirs["pad_token_id"], theirs["eos_token_id"]]
-    if theirs["decoder_start_token_id"] not in first:
-        first.append(theirs["decoder_start_token_id"])
+def _read_vocabulary(path: Path, hf_config: Record) -> tuple[PairedVocabulary, list[places.Order]]:
+    """Read the vocabulary, and return it with the id orders of sources and of targets."""
+    is_separate = (path / "target_vocab.json").exists()
+    names = "vocab.json", "target_vocab.json" if is_separate else "vocab.json"
+    sizes = hf_config["vocab_size"], hf_config.get("decoder_vocab_size") or hf_config["vocab_size"]
+    first = [hf_config["pad_token_id"], hf_config["eos_token_id"]]
+    if hf_config["decoder_start_token_id"] not in first:
+        first.append(hf_config["decoder_start_token_id"])
     tables, orders = [], []
     for name, size in zip(names, sizes, strict=True):
         ids = model_files.read_json(path / name, dict[str, model_files.ID])
         pieces = model_files.pieces_by_id(path / name, ids, size)
-        if max(first) >= size or (theirs[_SHARED] and sizes[0] != sizes[1]):
+        if max(first) >= size or (hf_config[_SHARED] and sizes[0] != sizes[1]):
             raise UserError(f"{path / 'config.json'} has special ids or sizes that do not fit")
         table, order = places.new_order(pieces, first)
         tables.append(table)
         orders.append(order)
     source, target = (model_files.read_bytes(path / name) for name in _SPLITTERS)
-    with model_files.vocabulary_of(f"the vocabulary of {path}"):
+    with model_files.naming_file(f"the vocabulary of {path}"):
         return paired_vocabulary((source, target), (tables[0], tables[1])), orders
 
 
-def _our_arrays(
-    tensors: places.Tensors, theirs: Record, model: ModelConfig, orders: list[places.Order]
+def _import_arrays(
+    tensors: places.Tensors, hf_config: Record, model: ModelConfig, orders: list[places.Order]
 ) -> places.NamedArrays:
-    """Yield the parameters under our names and with our ids, but with channels in the old order."""
-    of_sources, of_targets, width = *orders, theirs["d_model"]
-    whole = "model.shared.weight" if theirs[_SHARED] else _COPIES[1]
-    copies = _COPIES if theirs[_SHARED] else _COPIES[-1:] if theirs[_TIED] else ()
-    if theirs[_SHARED]:
-        yield "embedding", tensors.rows(whole, of_sources, width)
+    """Yield the parameters with t2t_jax names and ids, but with the channel order of the file."""
+    source_order, target_order, width = *orders, hf_config["d_model"]
+    shared, tied = hf_config[_SHARED], hf_config[_TIED]
+    matrix = "model.shared.weight" if shared else _COPIES[1]
+    copies = _COPIES if shared else _COPIES[-1:] if tied else ()
+    if shared:
+        yield "embedding", tensors.take_rows(matrix, source_order, width)
     else:
-        yield "source_embedding", tensors.rows(_COPIES[0], of_sources, width)
-        yield "target_embedding", tensors.rows(_COPIES[1], of_targets, width)
-        if not theirs[_TIED]:
-            yield "output_projection", tensors.rows("lm_head.weight", of_targets, width)
-    bias = tensors.take("final_logits_bias", 1, len(of_targets))[0]
-    yield "output_bias", places.rows_in(bias, of_targets)
-    for place in places.encoder_decoder_places(model, "model."):
-        yield place.ours, place.array(tensors)
+        yield "source_embedding", tensors.take_rows(_COPIES[0], source_order, width)
+        yield "target_embedding", tensors.take_rows(_COPIES[1], target_order, width)
+        if not tied:
+            yield "output_projection", tensors.take_rows("lm_head.weight", target_order, width)
+    bias = tensors.take("final_logits_bias", 1, len(target_order))[0]
+    yield "output_bias", places.reorder_rows(bias, target_order)
+    for pair in places.encoder_decoder_pairs(model, "model."):
+        yield pair.name, pair.import_array(tensors)
     for name in copies:
-        tensors.take_copy(name, tensors.take(whole))
-    formulas: list[Callable[..., Any]] = [  # an IndexError in a narrower table
+        tensors.take_copy(name, tensors.take(matrix))
+    formulas: list[Callable[..., Any]] = [  # raises IndexError for a narrower table
         lambda *shape: np.asarray(sinusoidal_positions(*shape))[:, _sines_first(width)]
     ]
-    if model.position == "sinusoidal_t2t":  # as asked for, whichever table the file has
+    if model.position == "sinusoidal_t2t":  # the user chose these sinusoids: accept both tables
         formulas.append(tensor2tensor_sinusoids)
     tensors.finish({r"model\.(encoder|decoder)\.embed_positions\.weight": formulas})
 
 
 def _sines_first(d_model: int) -> Int[np.ndarray, " d_model"]:
-    """Return the order of channels that turns sines and cosines in turn into sines first."""
+    """Return the channel indices, even before odd, that move interleaved sines before cosines."""
     return np.r_[0:d_model:2, 1:d_model:2]
 
 
-def _our_config(
-    path: Path, theirs: Record, vocabulary: PairedVocabulary, positions: Positions
+def _read_config(
+    path: Path, hf_config: Record, vocabulary: PairedVocabulary, positions: Positions
 ) -> Config:
-    shared = theirs[_SHARED]
-    tokens = {theirs["pad_token_id"]: "padding", theirs["eos_token_id"]: "end"}
+    shared = hf_config[_SHARED]
+    tokens = {hf_config["pad_token_id"]: "padding", hf_config["eos_token_id"]: "end"}
     changes = {
         "model.attention_bias": True,
         "model.output_bias": True,
         "model.norm_epsilon": _EPSILON,
         "model.position": "sinusoidal" if positions == "huggingface" else "sinusoidal_t2t",
         "model.share_embeddings": shared,
-        "model.share_target_embedding": not shared and theirs[_TIED],
+        "model.share_target_embedding": not shared and hf_config[_TIED],
         "model.source_vocab_size": None if shared else vocabulary.source_size,
-        "model.start_token": tokens.get(theirs["decoder_start_token_id"], "begin"),
+        "model.start_token": tokens.get(hf_config["decoder_start_token_id"], "begin"),
         "data.vocab_size": len(vocabulary),
-        "decoding.max_source_length": max(8, theirs.get("max_position_embeddings", 1024)),
+        "decoding.max_source_length": max(8, hf_config.get("max_position_embeddings", 1024)),
         **_languages(path / "tokenizer_config.json"),
     }
-    return pretrained.our_config(path, theirs, _FIELDS, changes)
+    return pretrained.config_from_hf(path, hf_config, _FIELDS, changes)
 
 
 def _languages(file: Path) -> dict[str, str]:
-    """Return the two languages in tokenizer_config.json as fields, or {}."""
+    """Return the config fields for the two languages in tokenizer_config.json, or {}."""
     if not file.exists():
         return {}
-    found = model_files.read_json(file, Record)
-    names = [found.get(f"{side}_lang") for side in ("source", "target")]
-    if not all(isinstance(name, str) and name for name in names) or names[0] == names[1]:
+    settings = model_files.read_json(file, Record)
+    source, target = settings.get("source_lang"), settings.get("target_lang")
+    names = [name for name in (source, target) if isinstance(name, str) and name]
+    if len(names) < 2 or source == target:
         return {}
-    return {"data.source_language": str(names[0]), "data.target_language": str(names[1])}
+    return {"data.source_language": names[0], "data.target_language": names[1]}
 
 
 _README = """\
@@ -190,23 +192,24 @@ _README = """\
     from transformers import AutoTokenizer, MarianMTModel
 
     tokenizer, model = AutoTokenizer.from_pretrained("."), MarianMTModel.from_pretrained(".")
-    found = model.generate(**tokenizer(["Hello, world!"], return_tensors="pt", padding=True))
-    print(tokenizer.batch_decode(found, skip_special_tokens=True)[0])
+    tokens = model.generate(**tokenizer(["Hello, world!"], return_tensors="pt", padding=True))
+    print(tokenizer.batch_decode(tokens, skip_special_tokens=True)[0])
 
-It needs `pip install transformers torch sentencepiece`. With `num_beams=1`, greedy search, it
-translates as t2t_jax does with `--beam-size 1`. With a beam, the two choose the same where the run
-has `decoding.beam_rule=transformers`, and else they may not: transformers divides the
-log-probability of a translation by length^alpha, and t2t_jax by ((5 + length) / 6)^alpha (equation
-14 of Wu et al. 2016); and in each step it takes an end of sentence only from among as many
-continuations as the beam has hypotheses, and t2t_jax from among twice as many.
+The example needs `pip install transformers torch sentencepiece`. With `num_beams=1` (greedy
+search), the translations are the same as with `--beam-size 1` in t2t_jax. Beam search finds the
+same translations if the run has `decoding.beam_rule=transformers`. With the default rule of
+t2t_jax, beam search may differ in two ways. transformers divides the log-probability of a
+hypothesis by length^alpha, and t2t_jax divides it by ((5 + length) / 6)^alpha (equation 14 of Wu et
+al. 2016). In each step, transformers accepts an end-of-sentence token among the best `num_beams`
+continuations, and t2t_jax among twice as many.
 
-`ct2-transformers-converter --model . --output_dir OUT` makes a model for CTranslate2 of it, if
-sources and targets have one vocabulary. The subwords that are given to it end with `</s>`.
+`ct2-transformers-converter --model . --output_dir OUT` converts the model for CTranslate2, if
+sources and targets share one vocabulary. End each list of source subwords with `</s>`.
 """
 
 
 def carried(config: Config) -> Carried:
-    """Return the fields of a config that the format can hold; see `interchange.carried`."""
+    """Return the config fields that the format can hold; see `interchange.carried`."""
     parts = [f"{part}_heads" for part in PARTS]
     return {
         **fields_of_transformers(config.model),
@@ -214,17 +217,17 @@ def carried(config: Config) -> Carried:
         **SEARCH,
         "model.architecture": ("encoder_decoder",),
         "model.norm_order": ("post", "deep"),
-        "model.position": ("sinusoidal",),  # transformers computes no other frequencies
+        "model.position": ("sinusoidal",),  # transformers computes only these sinusoids
         "model.start_token": ("begin", "end", "padding"),
     }
 
 
 def write(model: portable.PortableModel, directory: Path) -> None:
-    """Write a model as a Marian model of transformers."""
+    """Write a model to a directory as a Marian model of transformers."""
     config, size = model.config, len(model.vocabulary)
-    # transformers has one id of padding, so two vocabularies cannot both have it at the end.
+    # transformers has one padding id, which cannot be the last id of two vocabularies.
     first = 1 if len(_pieces(model.vocabulary)) == 1 else 0
-    settings, arrays = model_config(config, size, first), dict(_their_arrays(model, first))
+    settings, arrays = model_config(config, size, first), dict(_export_arrays(model, first))
     pretrained.write_files(directory, "MarianMTModel", "marian", settings, arrays, _README)
     order = (np.arange(size) - first) % size
     generation.write_search(directory, config, generation.special_ids(config.model, order), order)
@@ -232,10 +235,11 @@ def write(model: portable.PortableModel, directory: Path) -> None:
 
 
 def model_config(config: Config, vocab_size: int, first: int = 0) -> dict[str, object]:
-    """Return the fields of a `MarianConfig` for a model with so many entries of targets.
+    """Return the fields of a `MarianConfig` for a model.
 
     Args:
-      first: our id of the entry 0 in transformers; our entries before it come last there.
+      vocab_size: number of target entries.
+      first: t2t_jax id of the entry with id 0 in transformers; the entries before it come last.
     """
     model = config.model
     assert isinstance(model, EncoderDecoderConfig)
@@ -243,8 +247,8 @@ def model_config(config: Config, vocab_size: int, first: int = 0) -> dict[str, o
     return {
         "vocab_size": model.source_vocab_size or vocab_size,
         "decoder_vocab_size": vocab_size,
-        **pretrained.their_encoder_decoder_fields(model, _FIELDS),
-        "activation_function": "swish" if activation == "silu" else activation,  # as usual
+        **pretrained.hf_encoder_decoder_fields(model, _FIELDS),
+        "activation_function": "swish" if activation == "silu" else activation,  # as in OPUS-MT
         "max_position_embeddings": generation.num_positions(config),
         "share_encoder_decoder_embeddings": model.share_embeddings,
         "tie_word_embeddings": True,
@@ -253,10 +257,10 @@ def model_config(config: Config, vocab_size: int, first: int = 0) -> dict[str, o
 
 
 def _write_tokenizer(model: portable.PortableModel, directory: Path, first: int) -> None:
-    """Write the files from which `MarianTokenizer` of transformers splits text as the model does.
+    """Write the vocabulary as the files of a `MarianTokenizer` of transformers.
 
     Args:
-      first: our id of the entry 0 there; our entries before it come last there.
+      first: t2t_jax id of the entry with id 0 in transformers; see `model_config`.
     """
     config, vocabulary, pieces = model.config, model.vocabulary, _pieces(model.vocabulary)
     sizes = vocabulary.source_size, len(vocabulary)
@@ -273,7 +277,7 @@ def _write_tokenizer(model: portable.PortableModel, directory: Path, first: int)
     }
     pretrained.write_json(directory / "tokenizer_config.json", settings)
     for name, table, size in zip(names, pieces, sizes, strict=False):
-        ids = {piece: (number - first) % size for number, piece in enumerate(table)}
+        ids = {piece: (token - first) % size for token, piece in enumerate(table)}
         pretrained.write_json(directory / name, ids)
     files = vocabulary.files
     for name in _SPLITTERS:
@@ -281,17 +285,17 @@ def _write_tokenizer(model: portable.PortableModel, directory: Path, first: int)
 
 
 def _pieces(vocabulary: Vocabulary) -> list[list[str]]:
-    """Return the subword of each id: one list, or one for sources and one for targets."""
-    (of_sources,) = vocabulary.pieces([range(vocabulary.source_size)])
-    (of_targets,) = vocabulary.target_pieces([range(len(vocabulary))])
-    return [of_sources] if of_sources == of_targets else [of_sources, of_targets]
+    """Return the subwords by id: one list, or two if sources and targets differ."""
+    (sources,) = vocabulary.pieces([range(vocabulary.source_size)])
+    (targets,) = vocabulary.target_pieces([range(len(vocabulary))])
+    return [sources] if sources == targets else [sources, targets]
 
 
-def _their_arrays(model: portable.PortableModel, first: int) -> places.NamedArrays:
-    """Yield the parameters under the names, and in the layout, of `MarianMTModel`.
+def _export_arrays(model: portable.PortableModel, first: int) -> places.NamedArrays:
+    """Yield the parameters with the names and the layout of `MarianMTModel`.
 
     Args:
-      first: see `_write_tokenizer`.
+      first: t2t_jax id of the entry with id 0 in transformers; see `model_config`.
     """
     network = model.config.model
     assert isinstance(network, EncoderDecoderConfig)
@@ -300,15 +304,14 @@ def _their_arrays(model: portable.PortableModel, first: int) -> places.NamedArra
     arrays = rewriting.with_all_biases(arrays, network)
     arrays = rewriting.with_start_of_zeros(arrays, network, start_id(network))
     arrays = rewriting.permuted_channels(arrays, _sines_first(network.d_model))
-    nothing = np.zeros(len(model.vocabulary), np.float32)
-    rows = {*network.embeddings.values(), "output_bias"}
-    arrays = {"output_bias": nothing, **arrays}
-    arrays |= {name: np.roll(arrays[name], -first, axis=0) for name in rows}
+    arrays = {"output_bias": np.zeros(len(model.vocabulary), np.float32), **arrays}
+    by_id = {*network.embeddings.values(), "output_bias"}  # arrays with a row per entry
+    arrays |= {name: np.roll(arrays[name], -first, axis=0) for name in by_id}
     if network.share_embeddings:
         yield "model.shared.weight", arrays["embedding"]
     else:
         yield "model.encoder.embed_tokens.weight", arrays["source_embedding"]
         yield "model.decoder.embed_tokens.weight", arrays["target_embedding"]
     yield "final_logits_bias", arrays["output_bias"][None]
-    for place in places.encoder_decoder_places(network, "model."):
-        yield place.theirs, place.theirs_of(arrays)
+    for pair in places.encoder_decoder_pairs(network, "model."):
+        yield pair.hf_name, pair.export_array(arrays)

@@ -1,4 +1,4 @@
-"""A trained model apart from its run, which formats are written from and read into."""
+"""Define the in-memory form of a trained model that exports write and imports return."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,19 +14,19 @@ from t2t_jax.workdir import RECORDS
 
 @dataclass(frozen=True)
 class PortableModel:
-    """A trained model: its config, its vocabulary and its parameters on the host."""
+    """A trained model in host memory: config, vocabulary and parameters."""
 
     config: Config
-    """The config of the run that trained the model; it has the moving average of parameters where
-    the parameters are that average."""
+    """The config of the training run. It sets `training.ema_decay` only if the parameters are that
+    moving average."""
     vocabulary: Vocabulary
     """The vocabulary of sources and targets."""
     arrays: Arrays
-    """The parameters, as `modules.names` names them."""
+    """The parameters, under the names of `modules.names`."""
     steps: tuple[int, ...]
-    """The training steps of the checkpoints that the parameters are the mean of; () if unknown."""
+    """The steps of the checkpoints that the parameters average; () if unknown."""
     records: Mapping[str, bytes] = field(default_factory=dict)
-    """The files, by name, in which the run recorded the model's origin and its quality."""
+    """The contents, by file name, of the run's records of the model's origin and quality."""
 
 
 def portable_model(
@@ -36,14 +36,14 @@ def portable_model(
     step: int | Literal["best"] | None = None,
     parallel: MeshConfig | None = None,
 ) -> PortableModel:
-    """Return the model of a run, from the checkpoints that `t2t_jax.load` would take."""
+    """Load the model of a run, with the same choice of checkpoints as `t2t_jax.load`."""
     translator = load(workdir, average=average, step=step, parallel=parallel)
     decay = next(iter(translator.ema_decays), None)
-    there = {name: workdir / name for name in RECORDS}
+    records = {name: workdir / name for name in RECORDS}
     return PortableModel(
         translator.config.replace({"training.ema_decay": decay}),
         translator.vocabulary,
         named_arrays(translator.params),
         translator.steps,
-        {name: path.read_bytes() for name, path in there.items() if path.is_file()},
+        {name: path.read_bytes() for name, path in records.items() if path.is_file()},
     )

@@ -1,9 +1,9 @@
-"""Model directories of the library transformers of Hugging Face, as `save_pretrained` writes them.
+"""Read and write model directories of Hugging Face transformers, as `save_pretrained` does.
 
 config.json                                   kind and sizes of the model
-model.safetensors, or pytorch_model.bin       its parameters; nothing in them is executed
-model.safetensors.index.json                  of a model in several files: the file of each array
-tokenizer.json                                how text is split, for the library tokenizers
+model.safetensors, or pytorch_model.bin       parameters; the import executes no code from them
+model.safetensors.index.json                  file of each array, for a model in several files
+tokenizer.json                                tokenizer, for the library tokenizers
 """
 
 import json
@@ -17,74 +17,78 @@ from safetensors.numpy import save
 from t2t_jax.config import Config, ModelConfig
 from t2t_jax.errors import UserError, quote, warn
 from t2t_jax.extras.interchange import formats, model_files
-from t2t_jax.extras.interchange.places import Spellings, Tensors, as_written
+from t2t_jax.extras.interchange.places import Spellings, Tensors, single_spelling
 from t2t_jax.modules.names import Arrays
-from t2t_jax.system import records, safetensors_file
+from t2t_jax.system import safetensors_file
+from t2t_jax.system.records import Record, schema
 from t2t_jax.version import removed_feature
 
 ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu", "silu": "silu"}
-"""The name in transformers of each of our activations."""
-_OUR_ACTIVATIONS = {theirs: ours for ours, theirs in ACTIVATIONS.items()} | {"swish": "silu"}
+"""The transformers name of each activation, by t2t_jax name."""
+_FROM_HF = {hf_name: name for name, hf_name in ACTIVATIONS.items()} | {"swish": "silu"}
 _ALIASES = {"d_model": "hidden_size", "num_heads": "num_attention_heads"}
-"""Second names by which transformers reads the fields that stand for ours."""
-_INDEX = records.schema({"weight_map": dict[str, str]})
+"""Alternative transformers names of two fields, by t2t_jax name."""
+_INDEX = schema({"weight_map": dict[str, str]})
 
 
 class Counterpart(NamedTuple):
-    """What a field of config.json stands for: a field of our section on the model."""
+    """The t2t_jax counterpart of a field in config.json of transformers."""
 
-    ours: str
-    """The name of our field."""
+    field: str
+    """The name of the field in our section `model`."""
     kind: Any
-    """The type of the values that the field of config.json may have."""
-    usual: Any = None
-    """The value where config.json does not have the field; None for a field that it must have."""
+    """The type of the field in config.json."""
+    default: Any = None
+    """The value if config.json lacks the field; None if the field is required."""
 
 
 Counterparts: TypeAlias = Mapping[str, Counterpart]
-"""The fields of a config.json that stand for fields of ours, by their names there. The name of an
-activation is one of `ACTIVATIONS`."""
+"""The counterparts of fields in config.json, by the transformers name."""
 
 
 def read_pretrained_config(
-    path: Path, kind: str, fields: Counterparts, others: Mapping[str, Any], fixed: Mapping[str, Any]
-) -> records.Record:
-    """Return the fields of config.json, checked.
+    path: Path, kind: str, fields: Counterparts, types: Mapping[str, Any], fixed: Mapping[str, Any]
+) -> Record:
+    """Read config.json in a directory, and check its fields.
 
     Args:
-      kind: the `model_type` that the model has to have.
-      fields: the fields that stand for fields of ours.
-      others: the types of the other fields that are read.
-      fixed: options with the only value of each that a model of this package can have.
+      kind: required `model_type`.
+      fields: fields with a counterpart in t2t_jax.
+      types: types of other fields.
+      fixed: options of which t2t_jax supports only one value, with that value.
     """
     file = path / "config.json"
-    model_type = model_files.read_json(file, records.schema({"model_type": str}))["model_type"]
+    model_type = model_files.read_json(file, schema({"model_type": str}))["model_type"]
     if model_type in formats.REMOVED_FORMATS:
         raise removed_feature(str(file), formats.REMOVED_FORMATS[model_type])
     if model_type != kind:
         raise UserError(
-            f"{file} has a model of type {model_type!r:.60}, not {kind!r}; the formats that are "
-            f"read are {', '.join(formats.readable())}"
+            f"{file} has a model of type {model_type!r:.60}, not {kind!r}; t2t-jax import reads "
+            f"the formats {', '.join(formats.readable())}"
         )
-    needed = {name: one.kind for name, one in fields.items() if one.usual is None}
-    usual = {name: one.kind for name, one in fields.items() if one.usual is not None}
-    theirs = model_files.read_json(file, records.schema({**needed, **others}, usual))
-    aliases = {
-        _ALIASES[one.ours]: theirs[name] for name, one in fields.items() if one.ours in _ALIASES
-    }
-    refuse_other_options(file, theirs, {**aliases, **fixed})
-    embeddings = theirs.get("resid_pdrop", 0.1)  # our only dropout outside of attention
-    training = {"encoder_layerdrop": 0, "decoder_layerdrop": 0, "embd_pdrop": embeddings}
+    required = {name: spec.kind for name, spec in fields.items() if spec.default is None}
+    optional = {name: spec.kind for name, spec in fields.items() if spec.default is not None}
+    hf_config = model_files.read_json(file, schema({**required, **types}, optional))
+    by_field = {spec.field: hf_config.get(name) for name, spec in fields.items()}
+    aliases = {hf_name: by_field[name] for name, hf_name in _ALIASES.items()}
+    refuse_other_options(file, hf_config, {**aliases, **fixed})
+    # t2t_jax has one dropout rate outside of attention, for embeddings and sub-layers.
+    dropout = hf_config.get("resid_pdrop", 0.1)
+    training = {"encoder_layerdrop": 0, "decoder_layerdrop": 0, "embd_pdrop": dropout}
     for name, value in training.items():
-        if theirs.get(name, value) != value:
-            warn(f"{file} has {name}={theirs[name]!r:.60}, and a training here has {value}")
-    return theirs
+        if hf_config.get(name, value) != value:
+            warn(f"{file} has {name}={hf_config[name]!r:.60}; training in t2t_jax uses {value}")
+    return hf_config
 
 
 def encoder_decoder_fields(
     activation: str, *, scaled: bool = False, attention_dropout: float = 0.0
 ) -> Counterparts:
-    """Return the fields of Marian, M2M100, mBART and BART, with values for missing ones."""
+    """Return the counterparts of config.json fields in Marian, M2M100, mBART and BART.
+
+    The arguments are the defaults of `activation_function`, `scale_embedding` and
+    `attention_dropout`.
+    """
     return {
         "d_model": Counterpart("d_model", model_files.SIZE),
         "encoder_layers": Counterpart("num_encoder_layers", model_files.DEPTH),
@@ -102,40 +106,40 @@ def encoder_decoder_fields(
 
 
 def read_encoder_decoder_config(
-    path: Path, kind: str, fields: Counterparts, others: Mapping[str, Any], fixed: Mapping[str, Any]
-) -> records.Record:
-    """Return the fields of config.json, whose decoder has to have the sizes of the encoder.
+    path: Path, kind: str, fields: Counterparts, types: Mapping[str, Any], fixed: Mapping[str, Any]
+) -> Record:
+    """Read config.json of an encoder-decoder, whose two stacks must have equal sizes.
 
-    The arguments and errors are those of `read_pretrained_config`.
+    The arguments are the same as in `read_pretrained_config`.
     """
-    others = {
+    types = {
         **dict.fromkeys(("decoder_ffn_dim", "vocab_size"), model_files.SIZE),
         "decoder_attention_heads": model_files.DEPTH,
         **dict.fromkeys(("pad_token_id", "eos_token_id"), model_files.ID),
         "tie_word_embeddings": NotRequired[bool],
         "max_position_embeddings": NotRequired[model_files.SIZE],
-        **others,
+        **types,
     }
-    theirs = read_pretrained_config(path, kind, fields, others, fixed)
-    sides = "attention_heads", "ffn_dim"
-    wanted = {f"decoder_{name}": theirs[f"encoder_{name}"] for name in sides}
-    wanted |= {"is_encoder_decoder": True, "is_decoder": False}
-    refuse_other_options(path / "config.json", theirs, wanted)
-    return theirs
+    hf_config = read_pretrained_config(path, kind, fields, types, fixed)
+    sizes = "attention_heads", "ffn_dim"
+    expected = {f"decoder_{name}": hf_config[f"encoder_{name}"] for name in sizes}
+    expected |= {"is_encoder_decoder": True, "is_decoder": False}
+    refuse_other_options(path / "config.json", hf_config, expected)
+    return hf_config
 
 
-def refuse_other_options(file: Path, theirs: records.Record, wanted: Mapping[str, object]) -> None:
-    """Refuse a model in which an option has another value than the wanted one."""
-    for name, value in wanted.items():
-        if theirs.get(name, value) != value:
+def refuse_other_options(file: Path, hf_config: Record, expected: Mapping[str, object]) -> None:
+    """Raise a `UserError` if an option in config.json is set, and not to its expected value."""
+    for name, value in expected.items():
+        if hf_config.get(name, value) != value:
             raise UserError(
-                f"{file} has {name}={theirs[name]!r:.60}, which a model of t2t_jax "
+                f"{file} has {name}={hf_config[name]!r:.60}, which a model of t2t_jax "
                 f"cannot have; only {quote(value)}"
             )
 
 
-def read_tensors(path: Path, spellings: Spellings = as_written) -> Tensors:
-    """Read the tensors of a model in a directory, which may lie in several files."""
+def read_tensors(path: Path, spellings: Spellings = single_spelling) -> Tensors:
+    """Read the tensors in a model directory, from one file or from several shards."""
     readers = {
         "model.safetensors": lambda file: safetensors_file.read_safetensors(file)[0],
         "pytorch_model.bin": model_files.read_torch_file,
@@ -145,54 +149,60 @@ def read_tensors(path: Path, spellings: Spellings = as_written) -> Tensors:
         if file.exists():
             return Tensors(file, read(file), spellings)
         if index.exists():
-            return Tensors(index, _in_parts(index, read), spellings)
+            return Tensors(index, _unshard(index, read), spellings)
     raise UserError(f"{path} has neither model.safetensors nor pytorch_model.bin")
 
 
-def _in_parts(index: Path, read: Callable[[Path], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    places = model_files.read_json(index, _INDEX)["weight_map"]
-    found: dict[str, np.ndarray] = {}
-    for part in sorted(set(places.values())):
-        tensors = read(model_files.sibling_path(index, part))
-        names = {name for name, place in places.items() if place == part}
-        if other := names ^ tensors.keys():
+def _unshard(index: Path, read: Callable[[Path], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Read and join the arrays of all shards in an index file."""
+    shards = model_files.read_json(index, _INDEX)["weight_map"]
+    arrays: dict[str, np.ndarray] = {}
+    for file in sorted(set(shards.values())):
+        tensors = read(model_files.sibling_path(index, file))
+        names = {name for name, shard in shards.items() if shard == file}
+        if mismatches := names ^ tensors.keys():
             raise UserError(
-                f"{index} says of the array {min(other)!r:.80} something else than {part} has; "
-                "copy the files anew"
+                f"{index} and {file} disagree on the array {min(mismatches)!r:.80}; copy both again"
             )
-        found |= tensors
-    return found
+        arrays |= tensors
+    return arrays
 
 
-def our_config(
-    path: Path, theirs: records.Record, fields: Counterparts, others: Mapping[str, object]
+def config_from_hf(
+    path: Path, hf_config: Record, fields: Counterparts, changes: Mapping[str, object]
 ) -> Config:
-    """Return our config for the fields of a config.json, with other fields of ours besides."""
-    found: dict[str, object] = {}
-    for name, field in fields.items():
-        value = theirs.get(name, field.usual)
-        if field.ours == "feed_forward":
-            if value not in _OUR_ACTIVATIONS:
+    """Convert config.json to a t2t_jax config.
+
+    Args:
+      path: directory of the model, for errors.
+      changes: further t2t_jax fields, by path.
+    """
+    values: dict[str, object] = {}
+    for name, spec in fields.items():
+        value = hf_config.get(name, spec.default)
+        if spec.field == "feed_forward":
+            if value not in _FROM_HF:
                 raise UserError(
                     f"{path / 'config.json'} has {name}={value!r:.60}; a model of t2t_jax can have "
-                    f"{', '.join(_OUR_ACTIVATIONS)}"
+                    f"{', '.join(_FROM_HF)}"
                 )
-            value = _OUR_ACTIVATIONS[value]
-        found[f"model.{field.ours}"] = float(value) if field.kind is model_files.RATE else value
-    return model_files.config_of(path / "config.json", found | dict(others))
+            value = _FROM_HF[value]
+        # JSON may store a rate as an integer.
+        values[f"model.{spec.field}"] = float(value) if spec.kind is model_files.RATE else value
+    return model_files.config_of(path / "config.json", values | dict(changes))
 
 
-def their_fields(model: ModelConfig, fields: Counterparts) -> dict[str, object]:
-    """Return the fields of config.json that follow from our config."""
+def hf_fields(model: ModelConfig, fields: Counterparts) -> dict[str, object]:
+    """Convert a model config to the fields of config.json that have a counterpart."""
     values = {**vars(model), "feed_forward": ACTIVATIONS[model.feed_forward]}
-    return {name: values[field.ours] for name, field in fields.items()}
+    return {name: values[spec.field] for name, spec in fields.items()}
 
 
-def their_encoder_decoder_fields(model: ModelConfig, fields: Counterparts) -> dict[str, object]:
-    """Return `their_fields` of an encoder-decoder, with the sizes of its decoder."""
+def hf_encoder_decoder_fields(model: ModelConfig, fields: Counterparts) -> dict[str, object]:
+    """Convert the config of an encoder-decoder to `hf_fields` and the sizes of the decoder."""
     return {
         "is_encoder_decoder": True,
-        **their_fields(model, fields),
+        **hf_fields(model, fields),
         "decoder_attention_heads": model.num_heads,
         "decoder_ffn_dim": model.d_ff,
     }
@@ -206,14 +216,13 @@ def write_files(
     arrays: Arrays,
     readme: str,
 ) -> None:
-    """Write model.safetensors, config.json and README.md as transformers reads them.
+    """Write model.safetensors, config.json and README.md for transformers.
 
     Args:
-      model_type: the name of the kind in config.json.
-      config: the other fields of config.json.
-      arrays: the parameters, named as in transformers.
+      config: all fields of config.json except the class, type and dtype of the model.
+      arrays: parameters under their transformers names.
     """
-    contiguous = {name: np.ascontiguousarray(x) for name, x in arrays.items()}
+    contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     (directory / "model.safetensors").write_bytes(save(contiguous, {"format": "pt"}))
     kind = {"architectures": [model_class], "model_type": model_type, "dtype": "float32"}
     write_json(directory / "config.json", {**kind, **config})
@@ -221,6 +230,6 @@ def write_files(
 
 
 def write_json(path: Path, content: Mapping[str, object]) -> None:
-    """Write a file of JSON as transformers does, with indented lines."""
+    """Write a JSON file with the indentation of transformers."""
     text = json.dumps(content, indent=2, ensure_ascii=False)
     path.write_text(text + "\n", encoding="utf-8")

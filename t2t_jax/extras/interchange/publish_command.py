@@ -1,4 +1,4 @@
-"""The command that publishes a run."""
+"""The command `t2t-jax publish`, which uploads a run."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +14,8 @@ from t2t_jax.commands.tables import print_line
 class PublishCommand(LoadFlags):
     """Upload a run with a model card to the Hugging Face Hub, a bucket or a directory.
 
-    The upload contains the files that loading needs, and it is atomic. Every command that reads a
-    run then accepts the destination as RUN.
+    The upload is atomic, and contains the files that loading needs. Every command that reads a run
+    then accepts the destination as RUN.
     """
 
     workdir: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = tyro.MISSING
@@ -39,16 +39,16 @@ class PublishCommand(LoadFlags):
 
     @property
     def changes_parameters(self) -> bool:
-        """Whether the parameters differ from those that the run is scored with, in float32."""
+        """Whether a flag changes the published parameters: `--average`, `--step` or `--dtype`."""
         return (self.average, self.step, self.dtype) != (None, None, None)
 
     def run(self) -> int:
-        """Publish the run, print its name, and return the exit code."""
+        """Publish the run, print its address, and return exit code 0."""
         from t2t_jax.extras.interchange.publishing.publish import publish
         from t2t_jax.extras.interchange.publishing.space import publish_with_space
 
-        name = publish(self) if self.space is None else publish_with_space(self, self.space)
-        print_line(f"{name} has the run; README.md there is its model card")
+        address = publish(self) if self.space is None else publish_with_space(self, self.space)
+        print_line(f"{address} contains the run; README.md there is its model card")
         if self.space is not None:
-            print_line(f"{self.space} has a Space that translates with it")
+            print_line(f"{self.space} contains a Space that translates with the run")
         return 0

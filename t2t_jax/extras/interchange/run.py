@@ -1,7 +1,7 @@
-"""The small form of a run, which `t2t_jax.load` and every command open as they do the run.
+"""Export a run without its checkpoints; `t2t_jax.load` and every command open the result as a run.
 
-OUT/config.json ... README.md   as in the format safetensors
-OUT/scores.jsonl ...            what the run recorded of its origin and its quality
+OUT/config.json ... README.md   the files of the format safetensors
+OUT/scores.jsonl ...            the records of the origin and the quality of the run
 OUT/SHA256SUMS                  the hash of each file
 """
 
@@ -15,13 +15,13 @@ from t2t_jax.system.sums import write_sums
 
 
 def write(model: PortableModel, directory: Path, dtype: str = "float32") -> None:
-    """Write a run in its small form, with parameters in float32 or bfloat16."""
+    """Write a run without its checkpoints, with parameters in float32 or bfloat16."""
     write_without_sums(model, directory, dtype)
     write_sums(directory)
 
 
 def write_without_sums(model: PortableModel, directory: Path, dtype: str) -> None:
-    """Write the files of the small form but for SHA256SUMS, which follows any further files."""
+    """Write all files except SHA256SUMS, so that the caller can add files before the hashes."""
     safetensors.write(model, directory, dtype)
     for name, content in model.records.items():
         (directory / name).write_bytes(content)

@@ -1,4 +1,4 @@
-"""The writer of an imported model as a run directory, which commands use as any other run."""
+"""Write an imported model as a run directory."""
 
 from contextlib import closing
 from pathlib import Path
@@ -22,35 +22,34 @@ from t2t_jax.workdir import CHECKPOINTS, claim_for_import
 
 
 def write_run(model: PortableModel, workdir: Path, imported: records.Record) -> None:
-    """Write a model as a run directory with one checkpoint: all of it, or nothing.
-
-    The run computes in float32 unless the config names a dtype, as the original program did.
+    """Write a model atomically as a run directory with one checkpoint.
 
     Args:
-      workdir: a directory that does not exist yet, or is empty.
-      imported: a record of the origin of the model, which the directory keeps.
+      workdir: a missing or empty directory.
+      imported: the record of the origin of the model, to store in the directory.
     """
-    one_set = {"training.ema_decay": None}  # of parameters, which may be that average
-    config = model.config.replace({"model.compute_dtype": model.config.model.dtype, **one_set})
+    # "auto" becomes float32, as in the original program. The parameters may already be the average.
+    changes = {"model.compute_dtype": model.config.model.dtype, "training.ema_decay": None}
+    config = model.config.replace(changes)
     mesh = make_mesh(MeshConfig(), local_devices())
     network = models.make_model(config, len(model.vocabulary), mesh)
-    like = nn.unbox(declared_parameters(network))
+    shapes = nn.unbox(declared_parameters(network))
     try:
-        params = jax.tree.map(jnp.asarray, names.parameters_of(model.arrays, like))
+        params = jax.tree.map(jnp.asarray, names.parameters_of(model.arrays, shapes))
     except UserError as error:
-        place = imported.get("path", "the model")
-        raise UserError(f"{place}: {error}; its options are those of another model") from error
+        path = imported.get("path", "the model")
+        raise UserError(f"{path}: {error}; its options are those of another model") from error
     step = model.steps[-1] if model.steps else 0
-    with atomic_file.writing_directory(workdir) as place:
-        claim_for_import(place, config, model.vocabulary, imported)
-        directory = place / CHECKPOINTS
+    with atomic_file.writing_directory(workdir) as partial:
+        claim_for_import(partial, config, model.vocabulary, imported)
+        directory = partial / CHECKPOINTS
         directory.mkdir()
         identity = Identity(config, {"vocabulary": model.vocabulary.fingerprint})
         items = ocp.args.Composite(
             params=ocp.args.StandardSave(params),
             origin=ocp.args.JsonSave(make_origin(identity, step, {"params": params})),
         )
-        keep = ocp.checkpoint_managers.LatestN(1)
-        with writing_checkpoints(directory), closing(open_manager(directory, keep)) as manager:
+        retention = ocp.checkpoint_managers.LatestN(1)
+        with writing_checkpoints(directory), closing(open_manager(directory, retention)) as manager:
             manager.save(step, args=items, force=True)
             manager.wait_until_finished()

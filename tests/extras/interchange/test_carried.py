@@ -90,7 +90,7 @@ def test_an_option_that_no_format_knows_of_is_refused_by_every_one(name, section
         _refuse(name, model, used)
         return
     option = f"{section}.later_option=True in place of False"
-    with pytest.raises(UserError, match=f"{name} cannot have this model, which has {option}"):
+    with pytest.raises(UserError, match=f"{name} cannot hold this model, which has {option}"):
         write_model(dataclasses.replace(model, config=used), name, tmp_path / "out")
     assert not list(tmp_path.iterdir())
 
@@ -116,7 +116,7 @@ def test_a_value_that_no_format_knows_of_is_refused_by_every_one(name, monkeypat
         # Other positions do not read what rotary ones have.
         others = {"position": "rotary"} if option.startswith("rotary") else {}
         config = _with_unchecked(model.config, section, others | {option: "later_value"})
-        why = f"{name} cannot have this model, .*{path}='later_value' in place of "
+        why = f"{name} cannot hold this model, .*{path}='later_value' in place of "
         with nullcontext() if is_carried else pytest.raises(UserError, match=why):
             _refuse(name, model, config)
         tried.add(option)
@@ -162,7 +162,7 @@ def test_another_kind_of_vocabulary_is_refused_by_name(name, other):
     vocabulary = _model(other).vocabulary
     model = dataclasses.replace(_model(name), vocabulary=vocabulary)
     kind = type(vocabulary).__name__
-    with pytest.raises(UserError, match=f"cannot have this model, .* a {kind} in place of a "):
+    with pytest.raises(UserError, match=f"cannot hold this model, .* a {kind} in place of a "):
         _refuse(name, model, model.config)
 
 

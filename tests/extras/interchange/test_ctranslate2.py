@@ -113,5 +113,5 @@ def test_weights_have_the_dtype_that_was_asked_for(dtype, tmp_path):
 
 
 def test_an_unknown_dtype_is_refused_with_those_there_are(tmp_path):
-    with pytest.raises(UserError, match="not written with weights in int4; choose float32 or"):
+    with pytest.raises(UserError, match="cannot store parameters in int4; choose float32 or"):
         write_model(portable({}), "ctranslate2", tmp_path / "out", "int4")

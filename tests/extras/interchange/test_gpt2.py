@@ -105,5 +105,5 @@ def test_a_missing_tokenizer_says_how_it_is_made(tmp_path):
 
 
 def test_other_models_cannot_go_out(tmp_path):
-    with pytest.raises(UserError, match="cannot have this model"):
+    with pytest.raises(UserError, match="cannot hold this model"):
         write_model(portable({}), "gpt2", tmp_path / "out")

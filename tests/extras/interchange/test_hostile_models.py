@@ -200,11 +200,11 @@ def test_tensors_in_several_files_are_those_in_one(kind, tmp_path):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda places: places.update(x="a.safetensors"), "says of the array 'x' something else"),
-        (lambda places: places.pop("transformer.ln_f.bias"), "'transformer.ln_f.bias' something"),
-        (lambda places: places.update(x="../a.safetensors"), "which is no file beside it"),
-        (lambda places: places.update(x="/dev/zero"), "which is no file beside it"),
-        (lambda places: places.update(x="a\nb"), "which is no file beside it"),
+        (lambda places: places.update(x="a.safetensors"), "disagree on the array 'x'; copy both"),
+        (lambda places: places.pop("transformer.ln_f.bias"), "'transformer.ln_f.bias'; copy both"),
+        (lambda places: places.update(x="../a.safetensors"), "not a file in the same directory"),
+        (lambda places: places.update(x="/dev/zero"), "not a file in the same directory"),
+        (lambda places: places.update(x="a\nb"), "not a file in the same directory"),
         (lambda places: places.update(x=".."), "cannot be read"),
         (lambda places: places.update(x=300 * "x"), "cannot be read: File name too long"),
         (lambda places: places.update(x="c.safetensors"), "c.safetensors cannot be read"),

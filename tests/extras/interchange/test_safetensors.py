@@ -40,7 +40,7 @@ def test_the_commands_bring_a_model_out_and_in_bit_for_bit(tmp_path, capsys):
     assert main(["export", again, "--to", "safetensors", last]) == 0
     with pytest.raises(UserError, match="last exists and is not empty; choose another"):
         main(["export", run, "--to", "safetensors", last])
-    assert f"{again} is a run with the model of {out}" in capsys.readouterr().out
+    assert f"{again} is a run with the model from {out}" in capsys.readouterr().out
     for file in Path(out).iterdir():
         assert file.read_bytes() == (Path(last) / file.name).read_bytes()
 

@@ -213,7 +213,7 @@ def test_a_missing_library_is_no_damage_of_a_file(kind, monkeypatch):
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(UserError, match=r"needs tokenizers.*interchange") as refused:
         golden_model(kind)
-    assert "copy it anew" not in str(refused.value)
+    assert "copy it again" not in str(refused.value)
 
 
 @pytest.mark.parametrize("name", ["pad_token_id", "decoder_start_token_id"])

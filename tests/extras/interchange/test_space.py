@@ -25,7 +25,7 @@ def test_a_space_names_the_commit_and_has_what_the_hub_asks_for(hub, tmp_path, c
     assert _publish(_NAME, "--space", space) == 0
     printed = capsys.readouterr().out
     commit = hub.models["someone/en-de"].refs["main"]
-    assert f"{space} has a Space" in printed
+    assert f"{space} contains a Space" in printed
     assert f't2t_jax.load("{_NAME}@{commit}")' in (space / "app.py").read_text()
     _, metadata, _ = (space / "README.md").read_text().split("---\n")
     assert 'app_file: app.py\nmodels: ["someone/en-de"]\n' in metadata

@@ -75,7 +75,7 @@ class Entries(NamedTuple):
             )
         names, order = places.new_order(self.pieces, first)
         model = model_files.read_bytes(self.file)
-        with model_files.vocabulary_of(self.file):
+        with model_files.naming_file(self.file):
             if self.file.name != TOKENIZER:
                 return paired_vocabulary((model, model), (names, names)), order
             # tokenizer.json does not define the entries that only the matrices have.

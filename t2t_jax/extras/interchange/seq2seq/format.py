@@ -149,7 +149,7 @@ class Seq2SeqFormat:
             "decoding.max_source_length": max(8, theirs.get("max_position_embeddings", 1024)),
             **dict(zip(sides, names, strict=False)),
         }
-        config = pretrained.our_config(path, theirs, self.fields, changes)
+        config = pretrained.config_from_hf(path, theirs, self.fields, changes)
         arrays = _arrays(pretrained.read_tensors(path, _spellings), self, config, order)
         if self.has_table:
             length = len(arrays["target_position"])
@@ -163,7 +163,7 @@ class Seq2SeqFormat:
             config = config.replace({"model.max_positions": length, **limits})
         model = portable.PortableModel(config, vocabulary, arrays, ())
         carried = _FORCED, _START
-        return generation.with_their_search(model, path, theirs, order.tolist(), carried)
+        return generation.with_hf_search(model, path, theirs, order.tolist(), carried)
 
     def write(self, model: portable.PortableModel, directory: Path) -> None:
         """Write a model as transformers' `save_pretrained` does."""
@@ -246,18 +246,18 @@ def _arrays(
     embedding = tensors.take(_EMBEDDING, size, width)
     for name in (SHARED, *_COPIES):
         tensors.take_copy(name, embedding)
-    arrays = {"embedding": places.rows_in(embedding, order)}
+    arrays = {"embedding": places.reorder_rows(embedding, order)}
     if form.has_table:
         arrays["output_bias"] = np.zeros(size, np.float32)  # what transformers takes without it
         if BIAS in tensors:
-            arrays["output_bias"] = places.rows_in(tensors.take(BIAS, 1, size)[0], order)
+            arrays["output_bias"] = places.reorder_rows(tensors.take(BIAS, 1, size)[0], order)
         length = None
         for side, stack in (("source", "encoder"), ("target", "decoder")):
             rows = tensors.take(f"{stack}.embed_positions.weight", length, width)
             arrays[f"{side}_position"] = rows[RESERVED_ROWS:]
             length = len(rows)
-    parameters = places.encoder_decoder_places(config.model)
-    arrays |= {parameter.ours: parameter.array(tensors) for parameter in parameters}
+    pairs = places.encoder_decoder_pairs(config.model)
+    arrays |= {pair.name: pair.import_array(tensors) for pair in pairs}
     tensors.finish(_VERSION if form.has_table else {**_VERSION, _SINUSOIDS: [_sinusoids]})
     return arrays
 

@@ -45,7 +45,7 @@ def write_seq2seq(model: portable.PortableModel, form: Seq2SeqFormat, directory:
     special["forced_bos_token_id"] = None if forced is None else int(order[forced])
     settings = {
         "vocab_size": size,
-        **pretrained.their_encoder_decoder_fields(config.model, form.fields),
+        **pretrained.hf_encoder_decoder_fields(config.model, form.fields),
         "max_position_embeddings": length if form.has_table else generation.num_positions(config),
         "tie_word_embeddings": True,
         **special,
@@ -69,8 +69,8 @@ def _their_arrays(
             table = arrays[f"{side}_position"]
             reserved = np.zeros((RESERVED_ROWS, table.shape[1]), table.dtype)
             yield f"model.{stack}.embed_positions.weight", np.concatenate([reserved, table])
-    for parameter in places.encoder_decoder_places(model.config.model, "model."):
-        yield parameter.theirs, parameter.theirs_of(arrays)
+    for pair in places.encoder_decoder_pairs(model.config.model, "model."):
+        yield pair.hf_name, pair.export_array(arrays)
 
 
 def _write_vocabulary(
