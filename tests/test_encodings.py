@@ -7,7 +7,7 @@ import pytest
 from t2t_jax.commands.entry import entry_command
 from t2t_jax.config.file import load_grid
 from t2t_jax.errors import UserError
-from t2t_jax.extras.trackers.follower import _started
+from t2t_jax.extras.trackers.follower import _start_follower
 from t2t_jax.run import provenance
 from t2t_jax.sweep import same_code
 
@@ -61,7 +61,7 @@ def test_processes_of_this_package_may_print_other_encodings(program, tmp_path, 
     assert same_code.local_dtype() == "bfloat16"
     program("python", b"error: " + LATIN, code=1)
     with pytest.raises(UserError, match=r"^Stra.e$"):
-        _started(tmp_path, "mlflow:x")
+        _start_follower(tmp_path, "mlflow:x")
 
 
 @pytest.mark.parametrize("cookie", [b"# -*- coding: latin-1 -*-\n", b""])

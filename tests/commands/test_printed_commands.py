@@ -55,8 +55,8 @@ def test_the_command_that_sends_the_rest_to_a_tracker(run, capsys):
         kill=lambda: None,
         wait=lambda: None,
     )
-    follower._end(run, {Target("wandb", "my project"): process})
-    words = words_after(capsys.readouterr().err, "this sends the rest: ")
+    follower._stop_all(run, {Target("wandb", "my project"): process})
+    words = words_after(capsys.readouterr().err, "this command sends the rest: ")
     assert words == ["t2t-jax", "track", str(run), "wandb:my project"]
 
 

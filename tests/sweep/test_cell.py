@@ -231,7 +231,7 @@ def test_an_empty_job_file_is_as_good_as_none(cell):
 
 
 def test_trackers_of_a_sweep_reach_its_cells(cell, monkeypatch):
-    refused = "error: 'wand:demo' names no tracker as wandb:PROJECT does; did you mean wandb?"
+    refused = "error: 'wand:demo' names no tracker, as wandb:PROJECT does; did you mean wandb?"
     job = Local(1, [SweepFlags(("wand:demo",)).as_text()]).launch(cell)
     job.wait()
     assert job.poll() == (2, refused)

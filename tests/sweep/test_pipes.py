@@ -7,7 +7,7 @@ import pytest
 from t2t_jax.config import Config
 from t2t_jax.config.file import Grid
 from t2t_jax.errors import UserError
-from t2t_jax.extras.trackers.follower import remembered
+from t2t_jax.extras.trackers.follower import read_targets
 from t2t_jax.run.provenance import read_provenance
 from t2t_jax.sweep.cell import cells
 from t2t_jax.sweep.grid import run_grid
@@ -51,7 +51,7 @@ def hold(workdir):
         ("log.jsonl", read_log),
         ("scores.jsonl", read_scores),
         ("provenance.json", read_provenance),
-        ("trackers/wandb.json", remembered),
+        ("trackers/wandb.json", read_targets),
         ("corpus.sha256", read_fingerprints),
         (".lock", hold),
     ],

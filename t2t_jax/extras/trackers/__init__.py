@@ -1,4 +1,4 @@
-"""Trackers such as W&B: a process beside a training sends its log there, as `track` does later."""
+"""Send the log of a run to trackers such as W&B, during training or later with `track`."""
 
 from t2t_jax.plugins import Plugin
 

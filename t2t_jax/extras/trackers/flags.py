@@ -1,4 +1,4 @@
-"""The flags that send the log of a training, or of the cells of a grid, to trackers."""
+"""The flags of `train` and `sweep` that send the logs of runs to trackers."""
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from t2t_jax.plugins import TrainingFlags
 
 @dataclass(frozen=True)
 class TrainFlags(TrainingFlags):
-    """The flag of `train` that names trackers."""
+    """The flag `--track` of `train`."""
 
     common: ClassVar[tuple[str, ...]] = ("track",)
     track: tuple[str, ...] = ()
@@ -18,22 +18,22 @@ class TrainFlags(TrainingFlags):
     also keeps its earlier trackers. A failing tracker does not stop training."""
 
     def check(self, workdir: Path) -> None:
-        """Refuse trackers of unknown names, and other projects than those of an earlier start."""
-        from t2t_jax.extras.trackers.follower import remembered
-        from t2t_jax.extras.trackers.tracker import targets_of
+        """Refuse unknown trackers, and projects that differ from those of an earlier start."""
+        from t2t_jax.extras.trackers.follower import read_targets
+        from t2t_jax.extras.trackers.tracker import parse_targets
 
-        targets_of(self.track, remembered(workdir))
+        parse_targets(self.track, read_targets(workdir))
 
     def around(self, workdir: Path) -> AbstractContextManager[None]:
-        """Follow the run, for these trackers and those of an earlier start."""
-        from t2t_jax.extras.trackers.follower import followed
+        """Send the log of the run to its trackers within a block."""
+        from t2t_jax.extras.trackers.follower import follow
 
-        return followed(workdir, self.track)
+        return follow(workdir, self.track)
 
 
 @dataclass(frozen=True)
 class SweepFlags(TrainFlags):
-    """The flag of `sweep` that names trackers."""
+    """The flag `--track` of `sweep`."""
 
     common: ClassVar[tuple[str, ...]] = ()
     track: tuple[str, ...] = ()
@@ -41,9 +41,9 @@ class SweepFlags(TrainFlags):
     trackio:PROJECT."""
 
     def check(self, workdir: Path) -> None:
-        """Refuse trackers that cannot be used from here."""
+        """Refuse trackers that this machine cannot use."""
         if self.track:
-            from t2t_jax.extras.trackers.tracker import targets_of
+            from t2t_jax.extras.trackers.tracker import parse_targets
 
-            for target in targets_of(self.track):
+            for target in parse_targets(self.track):
                 target.check()

@@ -1,9 +1,9 @@
-"""Send a run's log to trackers: a process beside the training for each, and `t2t-jax track`.
+"""Send a run's log to trackers, from one process per tracker during training, or from `track`.
 
-A resumed run repeats the steps after its last checkpoint, and the log drops their records. So the
-follower sends a record once there is a checkpoint of its step or of a later one, and all when the
-training has ended. At each start it asks the tracker what it has, and sends what the log has beyond
-that. RUN/trackers/TRACKER.json has the project and the run's id there.
+A resumed run repeats the steps after its last checkpoint, and the log drops their records. So a
+record is sent only after a checkpoint of its step or a later step, or at the end of training. Each
+start sends only records that the tracker lacks. RUN/trackers/TRACKER.json stores the project and
+the run's id there.
 """
 
 import os
@@ -20,7 +20,7 @@ from pathlib import Path
 
 from t2t_jax import workdir as run_files
 from t2t_jax.errors import UserError, in_one_line, warn
-from t2t_jax.extras.trackers.tracker import TRACKERS, Row, Target, targets_of
+from t2t_jax.extras.trackers.tracker import TRACKERS, Row, Target, parse_targets
 from t2t_jax.parallel.processes import is_main
 from t2t_jax.run.history import scalars
 from t2t_jax.system.atomic_file import write_whole
@@ -31,46 +31,46 @@ from t2t_jax.system.signals import ENDING, StopSignal
 from t2t_jax.workdir import CHECKPOINT, END, TRACKERS_FOLDER, WARNING
 
 _SCHEMA = schema({"tracker": str, "id": str})
-_INTERVAL = 2.0  # seconds between two looks at the log
+_INTERVAL = 2.0  # seconds between two reads of the log
 _SECONDS_AT_END = 15.0
-"""The longest time for which the rest is sent at the end. A scheduler such as Slurm ends a job by
-force half a minute after it has asked it to stop."""
+"""The maximum time for the last records after training. Slurm kills a job half a minute after it
+asked the job to stop."""
 
 
 @contextmanager
-def followed(workdir: Path, trackers: Sequence[str]) -> Iterator[None]:
-    """Follow a run within a block, for the given trackers and those of an earlier start.
+def follow(workdir: Path, trackers: Sequence[str]) -> Iterator[None]:
+    """Send a run's log to trackers within a block, also to the trackers of earlier starts.
 
-    Only process 0 does so. A failure of a tracker within the block is at most a warning. At the
-    end, trackers have 15 seconds to send the rest; a signal ends the wait.
+    Only process 0 sends. Trackers that fail in the block cause at most a warning. After the block,
+    they have 15 seconds for the last records; a signal ends the wait.
 
     Args:
-      workdir: the directory of the run, which may not exist yet.
+      workdir: the run directory, which may not exist yet.
       trackers: texts such as `wandb:PROJECT`.
 
     Raises:
-      UserError: before the block, if a given tracker cannot be used.
+      UserError: before the block, if one of `trackers` is unusable.
     """
-    stored_targets = remembered(workdir)
-    named_targets = targets_of(trackers, stored_targets)
+    stored_targets = read_targets(workdir)
+    named_targets = parse_targets(trackers, stored_targets)
     processes: dict[Target, subprocess.Popen[bytes]] = {}
     try:
         for target in dict.fromkeys((*named_targets, *stored_targets)) if is_main() else ():
             try:
-                processes[target] = _started(workdir, target)
+                processes[target] = _start_follower(workdir, target)
             except (UserError, OSError) as error:
                 if target in named_targets:
                     raise
                 warn(f"the run is not sent to {target}: {error}")
         yield
     finally:
-        _end(workdir, processes)
+        _stop_all(workdir, processes)
 
 
-def _started(workdir: Path, target: Target) -> "subprocess.Popen[bytes]":
-    """Check a target in one process, and follow the run in another."""
+def _start_follower(workdir: Path, target: Target) -> "subprocess.Popen[bytes]":
+    """Check a target in one process, and start another that sends the run to it."""
     program = [sys.executable, "-m", __name__, str(target)]
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}  # the devices are for the training
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}  # training uses the accelerators
     check = subprocess.run(
         program, capture_output=True, text=True, errors="replace", env=environment
     )
@@ -83,22 +83,22 @@ def _started(workdir: Path, target: Target) -> "subprocess.Popen[bytes]":
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         env=environment,
-        start_new_session=True,  # Ctrl-C is for the training, which then ends this process
+        start_new_session=True,  # Ctrl-C only reaches the trainer, which then stops followers
     )
 
 
-def _end(workdir: Path, processes: Mapping[Target, "subprocess.Popen[bytes]"]) -> None:
-    """Have the processes send the rest, and wait for them: briefly, and not after a signal."""
+def _stop_all(workdir: Path, processes: Mapping[Target, "subprocess.Popen[bytes]"]) -> None:
+    """Let the processes send the last records, and wait at most 15 seconds or until a signal."""
     for process in processes.values():
         assert process.stdin
-        with suppress(OSError):  # it has ended by itself
-            # A line, as processes that the training has forked may hold the stream open.
+        with suppress(OSError):  # the process may have ended already
+            # Closing is not enough: processes that the trainer forked may keep the pipe open.
             process.stdin.write(b"end\n")
             process.stdin.close()
-    latest = time.monotonic() + _SECONDS_AT_END
+    deadline = time.monotonic() + _SECONDS_AT_END
     with StopSignal() as stop:
         while any(process.poll() is None for process in processes.values()):
-            if stop.number or time.monotonic() > latest:
+            if stop.number or time.monotonic() > deadline:
                 break
             time.sleep(0.05)
     for target, process in processes.items():
@@ -108,103 +108,103 @@ def _end(workdir: Path, processes: Mapping[Target, "subprocess.Popen[bytes]"]) -
         if code != 0 and run_files.is_run(workdir):
             command = shlex.join(["t2t-jax", "track", str(workdir), str(target)])
             warn(
-                f"{target} has not got all of the log, see {TRACKERS_FOLDER}/{target.tracker}.log; "
-                f"this sends the rest: {command}"
+                f"{target} did not receive the whole log, see {TRACKERS_FOLDER}/{target.tracker}"
+                f".log; this command sends the rest: {command}"
             )
 
 
 def send_run(workdir: Path, target: Target, ended: threading.Event) -> int:
-    """Send a run to a tracker until an event, then the rest; return the number of sent records.
+    """Send a run to a tracker until `ended` is set, and return the number of records there.
 
-    The output of the tracker's library, and failures before the event, go to standard output.
+    Failures before that are printed. The last records are sent afterwards.
 
     Raises:
       UserError: another process sends the run to this tracker.
-      Exception: the rest could not be sent; of any kind, as it is the code of somebody else.
+      Exception: the tracker's library failed to send the last records.
     """
-    with _held(workdir, target) as number:
-        opened, seen, is_over = None, None, False
+    with _lock_run(workdir, target) as run_id:
+        run, sent_signature, is_over = None, None, False
         while not is_over:
             is_over = ended.wait(_INTERVAL)
             signature = run_files.log_signature(workdir)
-            if signature == seen and not is_over:
+            if signature == sent_signature and not is_over:
                 continue
             try:
-                records, end = _sendable(workdir, is_over)
-                if opened is None and records:
-                    opened = TRACKERS[target.tracker](target.project, number, workdir)
-                    count = opened.rows
-                if opened is not None:
-                    opened.send([*_rows(records, count, opened.figures)])
+                records, end = _final_records(workdir, is_over)
+                if run is None and records:
+                    run = TRACKERS[target.tracker](target.project, run_id, workdir)
+                    count = run.rows
+                if run is not None:
+                    run.send([*_rows(records, count, run.figures)])
                     count = max(count, len(records))
-                seen = signature
+                sent_signature = signature
             except Exception as error:
                 if is_over:
                     raise
                 print(in_one_line(f"{type(error).__name__}: {error}"), flush=True)
-                opened = None
-        if opened is None:
+                run = None  # opened again at the next change, to ask for the records it has
+        if run is None:
             return 0
-        opened.close(end, bool(end and end.startswith("error: ")))
+        run.close(end, bool(end and end.startswith("error: ")))
         return count
 
 
 @contextmanager
-def _held(workdir: Path, target: Target) -> Iterator[str]:
-    """Lock a run at a tracker within a block, so that nobody else sends, and yield its id there."""
+def _lock_run(workdir: Path, target: Target) -> Iterator[str]:
+    """Lock a run, so that only one process sends it to a tracker, and yield its id there."""
     folder = workdir / TRACKERS_FOLDER
     folder.mkdir(exist_ok=True)
     try:
         with holding(folder / f".{target.tracker}.lock", str(secrets.randbelow(2**31))):
-            if target not in remembered(workdir):
+            if target not in read_targets(workdir):
                 record = {"tracker": str(target), "id": secrets.token_hex(16)}
                 write_whole(folder / f"{target.tracker}.json", f"{as_line(record)}\n".encode())
-            yield remembered(workdir)[target]
+            yield read_targets(workdir)[target]
     except BlockingIOError as error:
-        raise UserError(f"another process sends {workdir} to it, as its training does") from error
+        raise UserError(f"another process is sending {workdir} to this tracker") from error
 
 
-def _sendable(workdir: Path, is_over: bool) -> tuple[list[Record], str | None]:
-    """Return the records whose steps no run can repeat, and why the training ended."""
-    with redirect_stderr(None):  # a training warns of damaged lines by itself
+def _final_records(workdir: Path, is_over: bool) -> tuple[list[Record], str | None]:
+    """Return the records of steps that no resumed run repeats, and why training ended."""
+    with redirect_stderr(None):  # the trainer warns of damaged lines itself
         records = run_files.read_log(workdir)
     ends = [str(record.get("text", "")) for record in records if record["of"] == END]
     steps = [record["step"] for record in records if record["of"] == CHECKPOINT]
     last = float("inf") if is_over and ends else max(steps, default=-1)
-    kinds = CHECKPOINT, END
-    sendable = [r for r in records if r["of"] not in kinds and r["step"] <= last]
-    return sendable, ends[-1] if ends else None
+    final = [r for r in records if r["of"] not in (CHECKPOINT, END) and r["step"] <= last]
+    return final, ends[-1] if ends else None
 
 
 def _rows(
-    records: Sequence[Record], first: int, known: Container[tuple[str, int]]
+    records: Sequence[Record], first: int, sent_figures: Container[tuple[str, int]]
 ) -> Iterator[Row]:
-    """Yield records from a number on, without known figures; a warning counts as 1 by its rule."""
+    """Yield records from index `first` on as rows, without figures that were sent before."""
     for number, record in enumerate(records[first:], first):
         step, figures = record["step"], scalars(record)
-        if record["of"] == WARNING:
+        if record["of"] == WARNING:  # trackers plot a warning as a 1 under the name of its rule
             figures[f"{WARNING}/{record.get('rule', WARNING)}"] = 1.0
-        if new := {name: value for name, value in figures.items() if (name, step) not in known}:
-            yield Row(number, step, record.get("time") or 0.0, new)
+        names = [name for name in figures if (name, step) not in sent_figures]
+        if names:
+            yield Row(number, step, record.get("time") or 0.0, {n: figures[n] for n in names})
 
 
-def remembered(workdir: Path) -> dict[Target, str]:
-    """Return the targets of earlier starts of a run, with the id of the run there."""
+def read_targets(workdir: Path) -> dict[Target, str]:
+    """Return the targets of earlier starts of a run, with the run's id at each."""
     files = [workdir / TRACKERS_FOLDER / f"{name}.json" for name in TRACKERS.all_names]
-    way_out = "remove it, and the run is sent again, under a new id"
-    records = [read_object(file, _SCHEMA, way_out) for file in files if file.exists()]
+    remedy = "remove the file to send the run again, under a new id"
+    records = [read_object(file, _SCHEMA, remedy) for file in files if file.exists()]
     return {Target(*record["tracker"].split(":", 1)): record["id"] for record in records}
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Check a target, the first argument, or follow the run in a directory, the second, for it.
+    """Check the target in the first argument, or send it the run in the second argument.
 
-    It ends after a line on its standard input, or when that is closed, and ignores stop signals.
-    The output of the tracker's library goes to RUN/trackers/TRACKER.log.
+    A line on standard input ends the process, which ignores stop signals. Its output goes to
+    RUN/trackers/TRACKER.log.
     """
-    for number in (*ENDING, signal.SIGUSR1):  # Slurm sends them to every process of a job
+    for number in (*ENDING, signal.SIGUSR1):  # Slurm signals every process of a job
         signal.signal(number, signal.SIG_IGN)
-    [target] = targets_of(arguments[:1])
+    [target] = parse_targets(arguments[:1])
     if len(arguments) == 1:
         target.check()
         return 0
@@ -222,7 +222,7 @@ def main(arguments: Sequence[str]) -> int:
         try:
             send_run(workdir, target, ended)
             return 0
-        except UserError:  # the process of an earlier start may still send its rest
+        except UserError:  # the process of an earlier start may still be sending
             if ended.wait(_INTERVAL):
                 raise
 

@@ -1,4 +1,4 @@
-"""The command that sends a run to trackers such as W&B."""
+"""The command `track`: send a run to trackers such as W&B."""
 
 import math
 import shlex
@@ -35,24 +35,24 @@ class TrackCommand:
     """With --follow, the seconds between two reads of the log."""
 
     def run(self) -> int:
-        """Send the run, print how many records each tracker has, and return the exit code, 0."""
+        """Send the run, print how many records each tracker has, and return exit code 0."""
         if not 0 < self.interval < math.inf:
-            raise UserError(f"--interval {self.interval} is no time; give seconds above 0, as 5")
-        from t2t_jax.extras.trackers.follower import followed, remembered, send_run
-        from t2t_jax.extras.trackers.tracker import targets_of
+            raise UserError(f"--interval {self.interval} is not above 0; give seconds, such as 5")
+        from t2t_jax.extras.trackers.follower import follow, read_targets, send_run
+        from t2t_jax.extras.trackers.tracker import parse_targets
         from t2t_jax.workdir import END, read_config, read_log
 
-        read_config(self.workdir)  # which refuses what is no run
+        read_config(self.workdir)  # refuses a directory without a run
         check_own(self.workdir)
-        stored_targets = remembered(self.workdir)
-        targets = targets_of(self.trackers, stored_targets) or [*stored_targets]
+        stored_targets = read_targets(self.workdir)
+        targets = parse_targets(self.trackers, stored_targets) or [*stored_targets]
         if not targets:
             raise UserError(
                 f"{self.workdir} was sent to no tracker yet; name one, as in track "
                 f"{shlex.quote(str(self.workdir))} wandb:translation"
             )
         if self.follow:
-            with followed(self.workdir, [*map(str, targets)]):  # which checks them
+            with follow(self.workdir, [*map(str, targets)]):  # also checks the targets
                 while all(record["of"] != END for record in read_log(self.workdir)):
                     time.sleep(self.interval)
         else:
@@ -63,7 +63,7 @@ class TrackCommand:
         for target in targets:
             try:
                 count = send_run(self.workdir, target, ended)
-            except Exception as error:  # of any kind: it is the code of somebody else
+            except Exception as error:  # the tracker's library may raise anything
                 text = in_one_line(f"{error} ({type(error).__name__})")
                 raise UserError(f"{target}: {text}; the same command sends the rest") from error
             print(f"{target} has {count:,} records of {self.workdir}")

@@ -1,7 +1,7 @@
-"""W&B, MLflow and trackio: the check of a machine, and a run that is open there.
+"""Open runs at W&B, MLflow and trackio, and check that this machine can send to them.
 
-Only processes beside a training call them, see `trackers.follower`: a library may block for minutes
-if its server is away.
+Only the processes of `trackers.follower` call these libraries, which may block for minutes if their
+server is unreachable.
 """
 
 import shutil
@@ -19,95 +19,95 @@ from t2t_jax.workdir import TRACKERS_FOLDER, read_config
 
 
 class Row(NamedTuple):
-    """The figures of a record of the log, by their names in TensorBoard."""
+    """The figures of one record of a run's log, by their names in TensorBoard."""
 
     number: int
-    """The index among the records that are sent, from 0."""
+    """The record's index among all records that are sent, from 0."""
     step: int
     time: float
-    """Seconds since 1970."""
+    """Unix time in seconds."""
     figures: Mapping[str, float]
 
 
 class OpenRun(NamedTuple):
-    """A run that is open at a tracker, and what the tracker has of it."""
+    """A run that is open at a tracker, and the records that the tracker already has."""
 
     send: Callable[[Sequence[Row]], object]
-    """Sends rows, which continue those at the tracker."""
+    """Sends the rows that follow those at the tracker."""
     close: Callable[[str | None, bool], object]
-    """Sends pending rows, and why the training ended, if it did, and whether by an error."""
+    """Sends pending rows, the reason why training ended or None, and whether it was an error."""
     rows: int = 0
-    """The number of rows at the tracker, if it counts them."""
+    """The number of rows at the tracker, if it counts rows."""
     figures: frozenset[tuple[str, int]] = frozenset()
     """The names and steps of the figures at the tracker, if it does not count rows."""
 
 
 def _fields(workdir: Path) -> dict[str, str | int | float | None]:
-    """Return the values of a run's config by dotted path: numbers, texts, booleans and None."""
+    """Return the values of a run's config by dotted path, with other types as texts."""
     return {
         path: value if isinstance(value, str | int | float | None) else str(value)
         for path, _, value in walk(read_config(workdir))
     }
 
 
-def _open_wandb(project: str, number: str, workdir: Path) -> OpenRun:
-    """Begin or resume a run at W&B, in `PROJECT` or `ENTITY/PROJECT`.
+def _open_wandb(project: str, run_id: str, workdir: Path) -> OpenRun:
+    """Start or resume a run at W&B, in `PROJECT` or `ENTITY/PROJECT`.
 
-    W&B numbers the rows of a run and takes none twice. So the training step is a figure, the x-axis
-    of all others. Offline, nobody knows what a killed session has written, so each session replaces
-    the one before and has all rows.
+    W&B numbers the rows of a run and drops repeated numbers. So the training step is a figure, the
+    x-axis of all others. Offline, a killed session leaves an unknown number of rows, so each
+    session replaces the previous one and sends all rows.
     """
     import wandb
 
     entity, _, project = project.rpartition("/")
     folder = on_this_machine(workdir / TRACKERS_FOLDER)
     shutil.rmtree(folder / "wandb", ignore_errors=True)
-    # W&B would collect facts about this process, which does not train.
+    # W&B would collect system metrics of this process, which does not train.
     settings = {"console": "off", "silent": True, "x_disable_meta": True, "x_disable_stats": True}
-    opened = wandb.init(
+    run = wandb.init(
         entity=entity or None,
         project=project,
-        id=number,
+        id=run_id,
         name=str(workdir),
         resume="allow",
         reinit="finish_previous",
         dir=str(folder),
         config=_fields(workdir),
-        allow_val_change=True,  # some fields may change when a run goes on
+        allow_val_change=True,  # some fields may change when a run resumes
         settings=settings,
     )
-    opened.define_metric("*", step_metric="step")
+    run.define_metric("*", step_metric="step")
 
     def send(rows: Sequence[Row]) -> None:
         for row in rows:
             figures = {"step": row.step, "_timestamp": row.time, **row.figures}
-            opened.log(figures, step=row.number)
+            run.log(figures, step=row.number)
 
     def close(end: str | None, has_failed: bool) -> None:
         if end is not None:
-            opened.summary["end"] = end
-        opened.finish(exit_code=int(has_failed))
+            run.summary["end"] = end
+        run.finish(exit_code=int(has_failed))
 
-    return OpenRun(send, close, rows=0 if opened.offline else opened.step)
+    return OpenRun(send, close, rows=0 if run.offline else run.step)
 
 
-def _open_mlflow(project: str, number: str, workdir: Path) -> OpenRun:
-    """Begin or resume a run at MLflow, which stores a figure of a step twice if it gets it twice.
+def _open_mlflow(project: str, run_id: str, workdir: Path) -> OpenRun:
+    """Start or resume a run at MLflow, which stores repeated figures of a step twice.
 
-    MLflow chooses the id of a run, so a tag has the run's own id.
+    MLflow chooses the ids of runs, so a tag stores our id.
     """
     from mlflow import MlflowClient
     from mlflow.entities import Metric, Param
 
-    client, fields, tags = MlflowClient(), _fields(workdir), {"t2t_jax.id": number}
+    client, fields, tags = MlflowClient(), _fields(workdir), {"t2t_jax.id": run_id}
     experiment = client.get_experiment_by_name(project)
     experiment_id = experiment.experiment_id if experiment else client.create_experiment(project)
-    runs = client.search_runs([experiment_id], f"tags.`t2t_jax.id` = '{number}'")
-    opened = runs[0] if runs else client.create_run(experiment_id, None, tags, str(workdir))
-    name = opened.info.run_id
-    new = fields.keys() - opened.data.params.keys()  # MLflow changes no parameter
-    client.log_batch(name, params=[Param(field, str(fields[field])) for field in new])
-    client.update_run(name, status="RUNNING")
+    runs = client.search_runs([experiment_id], f"tags.`t2t_jax.id` = '{run_id}'")
+    run = runs[0] if runs else client.create_run(experiment_id, None, tags, str(workdir))
+    their_id = run.info.run_id
+    new_fields = fields.keys() - run.data.params.keys()  # MLflow refuses to change a parameter
+    client.log_batch(their_id, params=[Param(name, str(fields[name])) for name in new_fields])
+    client.update_run(their_id, status="RUNNING")
 
     def send(rows: Sequence[Row]) -> None:
         metrics = [
@@ -115,23 +115,22 @@ def _open_mlflow(project: str, number: str, workdir: Path) -> OpenRun:
             for row in rows
             for figure, value in row.figures.items()
         ]
-        client.log_batch(name, metrics=metrics, synchronous=True)
+        client.log_batch(their_id, metrics=metrics, synchronous=True)
 
     def close(end: str | None, has_failed: bool) -> None:
         if end is not None:
-            client.set_tag(name, "end", end)
-            client.set_terminated(name, "FAILED" if has_failed else "FINISHED")
+            client.set_tag(their_id, "end", end)
+            client.set_terminated(their_id, "FAILED" if has_failed else "FINISHED")
 
-    histories = [client.get_metric_history(name, figure) for figure in opened.data.metrics]
+    histories = [client.get_metric_history(their_id, figure) for figure in run.data.metrics]
     figures = frozenset((point.key, point.step) for points in histories for point in points)
     return OpenRun(send, close, figures=figures)
 
 
-def _open_trackio(project: str, number: str, workdir: Path) -> OpenRun:
-    """Begin or resume a run in the trackio store of this machine.
+def _open_trackio(project: str, run_id: str, workdir: Path) -> OpenRun:
+    """Start or resume a run in the trackio store of this machine.
 
-    Rows are written in the way of trackio's import from other programs. `trackio.log` would
-    silently drop what it cannot write.
+    Rows are written as by trackio's importers: `trackio.log` may silently drop rows.
     """
     from trackio.sqlite_storage import SQLiteStorage
 
@@ -142,38 +141,38 @@ def _open_trackio(project: str, number: str, workdir: Path) -> OpenRun:
         figures = [dict(row.figures) for row in rows]
         steps = [row.step for row in rows]
         times = [datetime.fromtimestamp(row.time, UTC).isoformat() for row in rows]
-        SQLiteStorage.bulk_log(project, name, figures, steps, times, config, run_id=number)
+        SQLiteStorage.bulk_log(project, name, figures, steps, times, config, run_id=run_id)
 
     def close(end: str | None, has_failed: bool) -> None:
         if end is not None:
             alert = ["end"], [end], ["error" if has_failed else "info"], [None]
-            SQLiteStorage.bulk_alert(project, name, *alert, alert_ids=[number + end], run_id=number)
+            SQLiteStorage.bulk_alert(project, name, *alert, alert_ids=[run_id + end], run_id=run_id)
 
-    logs = SQLiteStorage.get_logs(project, name, run_id=number)
+    logs = SQLiteStorage.get_logs(project, name, run_id=run_id)
     figures = frozenset((figure, log["step"]) for log in logs for figure in log)
     return OpenRun(send, close, figures=figures)
 
 
 TRACKERS = Rows("trackers", wandb=_open_wandb, mlflow=_open_mlflow, trackio=_open_trackio)
-"""Functions that open a run at a tracker, from its project, the id of the run and its directory.
-The names of the package's own are those of their libraries and extras too."""
+"""Functions that open a run at a tracker, given the project, the run's id and its run directory.
+Names of built-in trackers are also the names of their libraries and extras."""
 _OFFLINE = "offline", "dryrun", "disabled"  # modes of W&B that need no login
 
 
 class Target(NamedTuple):
-    """A tracker, and the project there that a run is sent to."""
+    """A tracker and a project at the tracker."""
 
     tracker: str
     project: str
 
     def __str__(self) -> str:
-        """Return the target in the form of the command line, such as `wandb:translation`."""
+        """Return the target as on the command line, such as `wandb:translation`."""
         return f"{self.tracker}:{self.project}"
 
     def check(self) -> None:
-        """Refuse a target that this machine cannot send to; takes the seconds of an import."""
+        """Refuse a target that this machine cannot send to; the import takes seconds."""
         if self.tracker not in TRACKERS:
-            _ = TRACKERS[self.tracker]  # of a plugin, which may be broken
+            _ = TRACKERS[self.tracker]  # loads the tracker of a plugin, which may be broken
             return
         with needs_extra(self.tracker, str(self)):
             library = import_module(self.tracker)
@@ -190,18 +189,17 @@ class Target(NamedTuple):
             )
 
 
-def targets_of(texts: Sequence[str], known: Iterable[Target] = ()) -> list[Target]:
-    """Parse targets from texts such as `wandb:PROJECT`; a comma separates several.
+def parse_targets(texts: Sequence[str], stored: Iterable[Target] = ()) -> list[Target]:
+    """Parse targets such as `wandb:PROJECT`; a comma separates several targets of one text.
 
-    Args:
-      known: the targets of earlier starts of the run; see `follower.remembered`.
+    `stored` are the targets of earlier starts of the run.
     """
-    targets, projects = [], {target.tracker: target.project for target in known}
+    targets, projects = [], {target.tracker: target.project for target in stored}
     for text in ",".join(texts).split(",") if texts else ():
         name, _, project = text.partition(":")
         if name not in (names := TRACKERS.all_names):
             hint = did_you_mean(name, names, f"trackers are {', '.join(names)}")
-            raise UserError(f"{quote(text)} names no tracker as wandb:PROJECT does; {hint}")
+            raise UserError(f"{quote(text)} names no tracker, as wandb:PROJECT does; {hint}")
         if not project.strip():
             raise UserError(f"{quote(text)} names no project; give one, as in {name}:translation")
         if projects.setdefault(name, project) != project:

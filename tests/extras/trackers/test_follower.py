@@ -11,7 +11,7 @@ from t2t_jax.commands.entry import entry_command
 from t2t_jax.config import Config
 from t2t_jax.errors import UserError
 from t2t_jax.extras.trackers import follower
-from t2t_jax.extras.trackers.follower import followed, send_run
+from t2t_jax.extras.trackers.follower import follow, send_run
 from t2t_jax.extras.trackers.tracker import TRACKERS, OpenRun, Target
 from t2t_jax.run.log import RunLog
 from tests.programs import run_python
@@ -191,7 +191,7 @@ def test_the_command_checks_a_target_once(workdir, service, flags, checked, monk
     _train(workdir, 0, 3, checkpoints=[3], end="3 steps are done")
     checks = []
     monkeypatch.setattr(Target, "check", lambda self: checks.append("command"))
-    monkeypatch.setattr(follower, "followed", lambda *_: checks.append("follower") or nullcontext())
+    monkeypatch.setattr(follower, "follow", lambda *_: checks.append("follower") or nullcontext())
     assert _command(workdir, "trackio:demo", *flags) == 0
     assert checks == [checked]
 
@@ -211,9 +211,9 @@ def test_what_cannot_be_sent_is_refused_in_one_line(workdir, service):
         (workdir,): "was sent to no tracker yet; name one, as in track",
         (workdir, "wandb"): "'wandb' names no project",
         (workdir, "wandb: "): "names no project; give one",
-        (workdir, "wand:demo"): r"names no tracker as wandb:PROJECT does; did you mean wandb\?",
+        (workdir, "wand:demo"): r"names no tracker, as wandb:PROJECT does; did you mean wandb",
         (workdir, "wandb:a,wandb:b"): "a run is sent to one project of wandb, here to a and not",
-        (workdir, "wandb:a", "--interval=0"): "--interval 0.0 is no time",
+        (workdir, "wandb:a", "--interval=0"): "--interval 0.0 is not above 0",
     }.items():
         with pytest.raises(UserError, match=refusal):
             _command(*words)
@@ -224,8 +224,8 @@ def test_what_cannot_be_sent_is_refused_in_one_line(workdir, service):
         UserError, match=r"here to demo and not to other; .* trackers/trackio\.json"
     ):
         _command(workdir, "trackio:other")
-    refused = pytest.raises(UserError, match=r"trackio:demo: another process sends .* the rest")
-    with follower._held(workdir, TARGET), refused:
+    refused = pytest.raises(UserError, match=r"trackio:demo: another process is .* the rest")
+    with follower._lock_run(workdir, TARGET), refused:
         _command(workdir)
     (workdir / "trackers" / "trackio.json").write_text('{"tracker": "trackio:demo"')
     with pytest.raises(UserError, match=r"trackio\.json is damaged .* under a new id"):
@@ -278,7 +278,7 @@ def store(tmp_path, monkeypatch):
 
 
 def test_a_training_is_followed_by_another_process(workdir, store, capfd):
-    with followed(workdir, ["trackio:demo"]):
+    with follow(workdir, ["trackio:demo"]):
         _train(workdir, 0, 3, checkpoints=[2], end="stopped after step 3")
     lines = [json.loads(line) for line in store.read_text().splitlines()]
     run_id = json.loads((workdir / "trackers" / "trackio.json").read_text())["id"]
@@ -301,11 +301,11 @@ def test_the_command_follows_a_run_until_it_ends(workdir, store):
 
 @pytest.mark.thorough  # 15 seconds at the end
 def test_a_tracker_that_never_answers_is_one_warning_with_the_way_out(workdir, store, capfd):
-    with followed(workdir, ["trackio:down"]):
+    with follow(workdir, ["trackio:down"]):
         _train(workdir, 0, 3, checkpoints=[2], end="stopped after step 3")
     assert capfd.readouterr().err == (
-        "warning: trackio:down has not got all of the log, see trackers/trackio.log; this sends "
-        f"the rest: t2t-jax track {workdir} trackio:down\n"
+        "warning: trackio:down did not receive the whole log, see trackers/trackio.log; this "
+        f"command sends the rest: t2t-jax track {workdir} trackio:down\n"
     )
 
 
@@ -314,7 +314,7 @@ def test_a_tracker_that_cannot_work_is_refused_before_the_training(tmp_path, sto
         "mlflow:demo": r"mlflow:demo needs mlflow, .*: pip install -e '.*\[mlflow\]'",
         "wandb:demo": "there is no login for W&B: call wandb login once",
     }.items():
-        with pytest.raises(UserError, match=refusal), followed(tmp_path / "new", [target]):
+        with pytest.raises(UserError, match=refusal), follow(tmp_path / "new", [target]):
             pytest.fail("the training begins")
     assert not (tmp_path / "new").exists()
 
@@ -324,7 +324,7 @@ def test_a_remembered_tracker_that_cannot_work_is_a_warning(workdir, store, capf
     (workdir / "trackers").mkdir()
     place = {"tracker": "mlflow:demo", "id": "0" * 32}
     (workdir / "trackers" / "mlflow.json").write_text(json.dumps(place))
-    with followed(workdir, []):
+    with follow(workdir, []):
         _train(workdir, 0, 1)
     warning = "warning: the run is not sent to mlflow:demo: mlflow:demo needs"
     assert warning in capfd.readouterr().err
