@@ -1,1 +1,1 @@
-"""Fast products and attention: derivatives, memory layouts, 8-bit integers and fused kernels."""
+"""Fast matmuls and attention: custom derivatives, memory layouts, int8 and fused kernels."""

@@ -1,10 +1,9 @@
-"""Products of bfloat16 matrices in the forms that CPUs with instructions for them run fast.
+"""Matmuls of bfloat16 matrices for CPUs with bfloat16 instructions.
 
-XLA multiplies in bfloat16 on CPUs only if the product's result is float32 and its operands lie in
-memory as the product runs through them. XLA converts all else to float32 first, which takes two to
-five times as long (`benchmarks/products.py` measures the forms). So here every product has a
-float32 result, which is then rounded, and a matrix that is needed transposed is really transposed:
-through blocks, because XLA takes a plain transposition back into the product.
+XLA for CPUs uses these instructions only if a matmul returns float32 and reads its operands in
+memory order. XLA converts the operands of other matmuls to float32, which takes two to five times
+as long (`benchmarks/products.py` measures both). So each matmul here returns float32, rounded
+afterwards, and reads a transposed matrix from a transposed copy.
 """
 
 from functools import cache
@@ -16,20 +15,20 @@ from jaxtyping import Array, BFloat16, Float, Float32
 from t2t_jax.kernels.products import for_cpus, summed_in_float32
 
 _BLOCK = 16
-"""Rows and columns of the blocks of a transposition."""
+"""Rows and columns of the blocks in which `transpose` copies a matrix."""
 _Operands = tuple[Float[Array, "..."], Float[Array, "..."]]
 
 
 @jax.custom_vjp
 def add_bias(x: BFloat16[Array, "b t d"], bias: BFloat16[Array, " d"]) -> BFloat16[Array, "b t d"]:
-    """Add the same bias to x at every position."""
+    """Add one bias vector to x at every position, with a fast derivative."""
     return x + bias
 
 
 def _add_bias_gradient(_: None, cotangent: Float[Array, "b t d"]) -> _Operands:
     rows = _rows(cotangent)
-    # Two rows of ones, as XLA does not multiply a single row in bfloat16. XLA's own sum over the
-    # rows takes up to ten times as long.
+    # A matmul sums the rows: XLA's own sum takes up to ten times as long. The matmul needs two rows
+    # of ones, because XLA does not multiply a single row in bfloat16.
     ones = jnp.ones((2, len(rows)), rows.dtype)
     return cotangent, summed_in_float32("or,rd->od", ones, rows)[0].astype(rows.dtype)
 
@@ -40,14 +39,14 @@ add_bias.defvjp(lambda x, bias: (add_bias(x, bias), None), _add_bias_gradient)
 def transpose(matrix: Float[Array, "m n"]) -> Float[Array, "n m"]:
     """Transpose a matrix in memory, so that XLA does not merge the transposition into a matmul.
 
-    Args:
-      matrix: the matrix; if its width is no multiple of 16, XLA may convert products to float32.
+    If the width n is no multiple of 16, XLA may merge it and convert the matmul to float32.
     """
     m, n = matrix.shape
     if n % _BLOCK:
         return matrix.T
-    rows = _BLOCK if m % _BLOCK == 0 else 1
-    blocks = matrix.reshape(m // rows, rows, n // _BLOCK, _BLOCK)
+    # XLA merges a plain transposition, but not one of blocks.
+    block_rows = _BLOCK if m % _BLOCK == 0 else 1
+    blocks = matrix.reshape(m // block_rows, block_rows, n // _BLOCK, _BLOCK)
     return blocks.transpose(2, 3, 0, 1).reshape(n, m)
 
 
@@ -60,15 +59,14 @@ def _outer(x: Float[Array, "b t m"], y: Float[Array, "b t n"]) -> Float32[Array,
 
 
 linear, pre_softmax_logits = for_cpus(_multiply, _outer, transpose)
-"""The product x W at every position, and the output projection (section 3.4)."""
+"""x W at every position, and the output projection (section 3.4)."""
 
 
 @cache
 def is_supported() -> bool:
-    """Return whether XLA computes these products, and their derivatives, on the CPU at hand.
+    """Return whether XLA runs these matmuls, and their derivatives, on this machine's CPU.
 
-    XLA can refuse a product of bfloat16 matrices when it runs. No version at hand refuses one of
-    these forms; with one that does, programs multiply as JAX writes products.
+    XLA may refuse a bfloat16 matmul at run time. No XLA version that we tested refuses these.
     """
 
     def loss(x: Array, kernel: Array, bias: Array) -> Array:

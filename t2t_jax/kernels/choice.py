@@ -1,4 +1,4 @@
-"""The preset of kernels that suits the devices of a mesh."""
+"""The choice of a preset of kernels for the devices of a mesh."""
 
 from typing import Literal
 
@@ -16,20 +16,20 @@ from t2t_jax.kernels.tpu import TPU, TPU_BFLOAT16
 from t2t_jax.system.host import instruction_sets, processor_vendor
 
 _BFLOAT16_ON_CPUS = {"avx512_bf16", "amx_bf16"}
-"""Instruction sets that multiply bfloat16 and sum in float32, and that XLA has fast kernels for."""
+"""Instruction sets for bfloat16 matmuls with float32 sums, for which XLA has fast kernels."""
 
 
 def kernels_of(mesh: Mesh | None, compute_dtype: DTypeLike) -> Kernels:
-    """Return the preset for the devices of a mesh, and the dtype that a model computes in.
+    """Return the preset of kernels for the devices of a mesh and a compute dtype.
 
     Args:
-      mesh: the devices, attached or only described. None means any devices: the preset for CPUs,
-        which runs on all.
-      compute_dtype: the dtype of activations.
+      mesh: the devices; they need not be attached. None means the preset for CPUs, which runs on
+        all devices.
+      compute_dtype: dtype of the activations.
     """
     if mesh is None:
         return CPU
-    devices = [*mesh.devices.flat]  # `flat` itself can be gone through only once
+    devices = [*mesh.devices.flat]  # `flat` itself can be iterated only once
     platform, is_bfloat16 = devices[0].platform, jnp.dtype(compute_dtype) == jnp.bfloat16
     if platform == "tpu":
         return TPU_BFLOAT16 if is_bfloat16 else TPU
@@ -43,11 +43,9 @@ def kernels_of(mesh: Mesh | None, compute_dtype: DTypeLike) -> Kernels:
 def fast_compute_dtype(mesh: Mesh) -> Literal["float32", "bfloat16"]:
     """Return the dtype in which training and decoding are fastest on the devices of a mesh.
 
-    It is bfloat16 on TPUs, on NVIDIA GPUs of compute capability 8.0 or later, and on CPUs with
-    instructions that multiply it faster than float32: AMX, and AVX-512 BF16 on AMD's processors.
-    GPUs below 8.0 multiply float16 fast, which is left out: its gradients need loss scaling. On
-    Intel's processors, AVX-512 BF16 by itself multiplies no faster. `benchmarks/products.py`
-    measures the products in both.
+    The dtype is bfloat16 on TPUs, on NVIDIA GPUs of compute capability 8.0 or later, and on CPUs
+    with AMX, or by AMD with AVX-512 BF16. On Intel CPUs, AVX-512 BF16 is no faster than float32
+    (`benchmarks/products.py`). Older GPUs are fast in float16, whose gradients need loss scaling.
     """
     has_bfloat16 = (
         device.platform == "tpu" or _capability(device) >= 8 or _is_fast_bfloat16_cpu(device)
@@ -57,8 +55,8 @@ def fast_compute_dtype(mesh: Mesh) -> Literal["float32", "bfloat16"]:
 
 
 def _capability(device: Device) -> float:
-    """Return the compute capability of an NVIDIA GPU, or 0 for another device."""
-    capability = getattr(device, "compute_capability", "")  # "gfx942" and the like of AMD's
+    """Return the compute capability of an NVIDIA GPU, or 0 for other devices."""
+    capability = getattr(device, "compute_capability", "")  # AMD GPUs have names such as "gfx942"
     is_nvidia = device.platform == "gpu" and capability[:1].isdigit()
     return float(capability) if is_nvidia else 0
 

@@ -1,4 +1,4 @@
-"""The presets for CPUs: without and with instructions that multiply bfloat16."""
+"""Presets of kernels for CPUs, without and with bfloat16 instructions."""
 
 from dataclasses import replace
 from functools import partial
@@ -18,38 +18,38 @@ CPU = replace(
     logits=logits_on_cpus,
     next_logits=partial(reference.next_logits, multiply_rows=rows_product_on_cpus),
     losses=partial(reference.losses, project=logits_on_cpus, cross_entropy=cross_entropy),
-    # Otherwise XLA for CPUs would compute an update again from the old values at each use, and then
-    # copy these, because the new values overwrite them.
+    # Without the barrier, XLA for CPUs computes an update again at each use. For this it copies the
+    # old values, because the new values overwrite them.
     finish=jax.lax.optimization_barrier,
 )
-"""The functions for CPUs, and for any devices."""
+"""Kernels for CPUs, which also run on all other devices."""
 
-_LARGE = 1 << 17
-"""Least size of a layer's input for which unrolling pays: compiling takes up to twice as long."""
+_MIN_UNROLLED_SIZE = 1 << 17
+"""Minimum size of a layer's input for unrolling, because compilation takes up to twice as long."""
 
-_summed_wide = partial(rows_product_on_cpus, is_summed_wide=True)
+_rows_product = partial(rows_product_on_cpus, sums_in_float32=True)
 
 CPU_BFLOAT16 = replace(
     CPU,
-    # XLA on CPUs would convert operands of such small products to float32 one by one.
+    # XLA for CPUs would convert each operand of these small matmuls to float32.
     attention=FastAttention((blockwise_form,), dtype=jnp.float32),
     linear=partial(
         reference.linear,
         multiply=bfloat16.linear,
-        multiply_rows=_summed_wide,
+        multiply_rows=_rows_product,
         add_bias=bfloat16.add_bias,
     ),
     logits=bfloat16.pre_softmax_logits,
-    next_logits=partial(reference.next_logits, multiply_rows=_summed_wide),
+    next_logits=partial(reference.next_logits, multiply_rows=_rows_product),
     losses=partial(
         reference.losses, project=bfloat16.pre_softmax_logits, cross_entropy=cross_entropy
     ),
-    # In a loop, XLA on CPUs too reads a layer's saved activations out of arrays of all layers. This
-    # is slow: in bfloat16, it takes a seventh of a step. In float32 it takes a twentieth, which is
-    # not worth a change of roundings from earlier versions.
-    unrolls=lambda x: x.size >= _LARGE,
-    # With a few queries, a product is no faster in bfloat16, and XLA writes to an array in bfloat16
-    # by converting all of it to float32 and back.
+    # A loop reads the saved activations of a layer from stacked arrays of all layers. In bfloat16,
+    # this takes a seventh of a step. In float32 it takes only a twentieth, so `CPU` keeps the loop
+    # and the rounding errors of earlier versions.
+    unrolls=lambda x: x.size >= _MIN_UNROLLED_SIZE,
+    # With few queries, a bfloat16 matmul is no faster. To write into a bfloat16 array, XLA converts
+    # the whole array to float32 and back.
     cache_dtype=lambda dtype: jnp.float32,
 )
-"""The functions for CPUs that multiply bfloat16 and sum in float32, for networks in bfloat16."""
+"""Kernels for bfloat16 networks on CPUs with bfloat16 instructions."""

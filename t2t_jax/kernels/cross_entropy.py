@@ -1,8 +1,7 @@
-"""Label-smoothed cross-entropy (section 5.4) that reads the logits as seldom as it can.
+"""Label-smoothed cross-entropy (section 5.4) with few passes over the logits.
 
-Logits are the largest array of a training step. The derivative is written out, because it is
-softmax(logits) minus the smoothed distribution: one pass over the logits, where differentiating a
-gather or a one-hot product takes several and keeps copies.
+The logits are the largest array of a training step. Their gradient, softmax(logits) minus the
+smoothed distribution, takes one pass here. JAX's own derivative takes several and keeps copies.
 """
 
 from collections.abc import Callable
@@ -24,19 +23,19 @@ def cross_entropy(
     targets: Int[Array, "*t"],
     epsilon: float,
     normalizer: Normalizer = in_passes,
-    near: Float32[Array, "*t"] | None = None,
+    guess: Float32[Array, "*t"] | None = None,
 ) -> Losses:
     """Compute `functional.loss.label_smoothed_cross_entropy`.
 
     Args:
-      logits: scores over the vocabulary.
-      targets: ids of the right tokens.
+      logits: scores of the vocabulary's tokens.
+      targets: ids of the correct tokens.
       epsilon: eps_ls.
-      normalizer: how the sums over the vocabulary are computed.
-      near: a number near the greatest logit of each row, for a normalizer that takes one. No result
-        depends on it.
+      normalizer: computes the log of the sum of exponentials, and the mean, of the logits.
+      guess: estimate of the maximum logit, for a normalizer that uses one; it does not change
+        the loss.
     """
-    return _losses(logits, targets, epsilon, normalizer, near)[0]
+    return _losses(logits, targets, epsilon, normalizer, guess)[0]
 
 
 def _losses(
@@ -44,23 +43,23 @@ def _losses(
     targets: Int[Array, "*t"],
     epsilon: float,
     normalizer: Normalizer,
-    near: Float32[Array, "*t"] | None,
+    guess: Float32[Array, "*t"] | None,
 ) -> tuple[Losses, _Residuals]:
     logits32 = logits.astype(jnp.float32)
-    log_normalizer, mean = normalizer(logits32) if near is None else normalizer(logits32, near)
+    log_sum, mean = normalizer(logits32) if guess is None else normalizer(logits32, guess)
     target_logit = jnp.take_along_axis(logits32, targets[..., None], axis=-1)[..., 0]
-    nll = log_normalizer - target_logit
-    uniform = log_normalizer - mean
+    nll = log_sum - target_logit
+    uniform = log_sum - mean
     smoothed = (1 - epsilon) * nll + epsilon * uniform
-    return (smoothed, nll), (logits, log_normalizer, targets)
+    return (smoothed, nll), (logits, log_sum, targets)
 
 
 def _gradient(
     epsilon: float, _: Normalizer, residuals: _Residuals, cotangents: Losses
 ) -> tuple[Float[Array, "*t v"], None, None]:
-    logits, log_normalizer, targets = residuals
-    smoothed_bar, nll_bar = (c[..., None] for c in cotangents)
-    probabilities = jnp.exp(logits.astype(jnp.float32) - log_normalizer[..., None])
+    logits, log_sum, targets = residuals
+    smoothed_bar, nll_bar = (cotangent[..., None] for cotangent in cotangents)
+    probabilities = jnp.exp(logits.astype(jnp.float32) - log_sum[..., None])
     token = jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1)
     gradient = (
         (smoothed_bar + nll_bar) * probabilities
@@ -74,21 +73,21 @@ cross_entropy.defvjp(_losses, _gradient)
 
 
 def in_chunks(losses: Callable[..., Losses], num_chunks: int) -> Callable[..., Losses]:
-    """Return a function of `x` and the targets whose logits need not exist at once.
+    """Return a loss function that computes the logits in chunks of the positions.
 
-    In chunks, the logits and their gradient take 1 / `num_chunks` of the memory, and the logits are
-    computed twice: a third more of the output projection's work.
+    The logits and their gradient take 1 / `num_chunks` of the memory. Computing the logits twice
+    adds a third to the work of the output projection.
 
     Args:
-      losses: the function of the decoder's output and the targets.
-      num_chunks: number of parts along the positions, which it divides.
+      losses: loss function of the decoder's output and the targets.
+      num_chunks: number of chunks; it divides the number of positions.
     """
 
     def chunked(x: Float[Array, "b t d_model"], targets: Int[Array, "b t"]) -> Losses:
-        # Along the time axis, because the rows may lie on several devices.
-        parts = [jnp.stack(jnp.split(a, num_chunks, axis=1)) for a in (x, targets)]
+        # Split the time axis, because the rows may be split over several devices.
+        chunks = [jnp.stack(jnp.split(a, num_chunks, axis=1)) for a in (x, targets)]
         smoothed, nll = jax.lax.map(
-            lambda part: jax.checkpoint(losses)(part[0], targets=part[1]), tuple(parts)
+            lambda chunk: jax.checkpoint(losses)(chunk[0], targets=chunk[1]), tuple(chunks)
         )
         return jnp.concatenate(smoothed, axis=1), jnp.concatenate(nll, axis=1)
 

@@ -1,4 +1,4 @@
-"""The presets for GPUs: for any, and for NVIDIA's with cuDNN's fused attention."""
+"""Presets of kernels for GPUs, without and with cuDNN's fused attention."""
 
 from dataclasses import replace
 from functools import partial
@@ -17,10 +17,8 @@ from t2t_jax.kernels.reference import CacheLayout
 def _rounded_logits(
     x: Float[Array, "b t d_model"], embedding: Float[Array, "vocab d_model"]
 ) -> Float[Array, "b t vocab"]:
-    """Compute logits, summed in float32 and rounded to the dtype of `x`.
-
-    Memory is the bound of these devices, and logits are the largest array of a training step.
-    """
+    """Compute logits, summed in float32 and rounded to the dtype of `x`."""
+    # Memory bandwidth limits GPUs, and logits are the largest array of a training step.
     return logits_on_accelerators(x, embedding, x.dtype)
 
 
@@ -37,19 +35,19 @@ GPU = replace(
     layer_norm=normalization.layer_norm,
     dropout=dropout_recomputed,
     relu=relu_from_result,
-    # By the bytes of the compiled programs, an unrolled step of the base model takes two thirds of
-    # the time of a loop on an NVIDIA H200, and half on a TPU v5e.
+    # By the bytes that compiled programs move, an unrolled step of the base model takes two thirds
+    # of the time of a loop on an NVIDIA H200, and half on a TPU v5e.
     unrolls=lambda x: True,
     logsumexp=lambda logits: in_one_pass(logits)[0],
     greatest=greatest_in_one_pass,
     rounds_biases=True,
 )
-"""The functions for any GPU."""
+"""Kernels for any GPU."""
 
 
 def _fused_cache_layout(beam_size: int | None, is_fused: bool) -> CacheLayout:
-    several: CacheLayout = "in_order" if is_fused else "turned"
-    return "stacked" if beam_size == 1 else several
+    beam_layout: CacheLayout = "in_order" if is_fused else "turned"
+    return "stacked" if beam_size == 1 else beam_layout
 
 
 CUDNN_GPU = replace(
@@ -57,7 +55,7 @@ CUDNN_GPU = replace(
     attention=FastAttention((cudnn_form, blockwise_form)),
     cache_layout=lambda beam_size, is_fused: "stacked" if beam_size == 1 else "turned",
 )
-"""The functions for NVIDIA GPUs of compute capability 8.0 or later, as cuDNN's attention needs."""
+"""Kernels for NVIDIA GPUs of compute capability 8.0 or later, which cuDNN's attention needs."""
 
 CUDNN_GPU_FEW_QUERIES = replace(CUDNN_GPU, cache_layout=_fused_cache_layout)
-"""The same, where cuDNN also computes few queries and many keys, as in decoding."""
+"""Kernels as in `CUDNN_GPU`, for GPUs on which cuDNN also supports the few queries of decoding."""

@@ -1,4 +1,4 @@
-"""Matrices of 8-bit integers, for decoding: less memory, and faster products on CPUs."""
+"""Matrices of 8-bit integers for decoding: less memory, and faster matmuls on CPUs."""
 
 from typing import NamedTuple
 
@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Float32, Int8
 
-_LARGEST = 127
-_FEWEST_ROWS = 2  # on CPUs, a single row is multiplied by a loop that takes 20 times as long
+_MAX_INT8 = 127
+_MIN_ROWS = 2  # XLA for CPUs multiplies a single row in a loop, which takes 20 times as long
 
 
 class Int8Matrix(NamedTuple):
@@ -15,42 +15,41 @@ class Int8Matrix(NamedTuple):
 
     values: Int8[Array, "m n"]
     scales: Float32[Array, "#m #n"]
-    """A factor for every vector of the matrix; the axis of a vector's elements has size 1."""
+    """Scale of each vector of the matrix; the axis of a vector's elements has size 1."""
 
     def astype(self, dtype: DTypeLike) -> "Int8Matrix":
-        """Return the matrix itself: its products are of integers, whatever the vectors' dtype."""
+        """Return the matrix unchanged: `int8_product` multiplies integers for every dtype of x."""
         return self
 
 
 def quantize(x: Float[Array, "*shape"], axis: int) -> tuple[Int8[Array, "*shape"], Array]:
-    """Round each element to the nearest of 255 evenly spaced numbers, symmetric about 0.
+    """Quantize vectors to 8-bit integers from -127 to 127.
 
     Args:
       x: an array of vectors.
-      axis: the axis that holds the elements of a vector. The element that is greatest in magnitude
-        becomes 127 or -127.
+      axis: the axis of a vector's elements. The element of largest magnitude becomes 127 or -127.
 
     Returns:
-      The integers, and the factor of each vector that gives back its elements (float32, with size 1
-      along `axis`).
+      The integers, and the scale of each vector in float32, with size 1 along `axis`: integer times
+      scale restores an element up to rounding.
     """
-    greatest = jnp.max(jnp.abs(x.astype(jnp.float32)), axis=axis, keepdims=True)
-    scales = jnp.where(greatest == 0, 1, greatest) / _LARGEST
+    magnitude = jnp.max(jnp.abs(x.astype(jnp.float32)), axis=axis, keepdims=True)
+    scales = jnp.where(magnitude == 0, 1, magnitude) / _MAX_INT8
     return jnp.round(x / scales).astype(jnp.int8), scales
 
 
 def int8_product(
     x: Float[Array, "b t d_in"], matrix: Int8Matrix, axis: int
 ) -> Float32[Array, "b t d_out"]:
-    """Multiply vectors by a matrix, as integers that are summed exactly and then scaled.
+    """Multiply vectors by an int8 matrix: sum integer products exactly, then scale the sums.
 
     Args:
-      x: the vectors, which are quantised too, each by its own greatest element.
-      axis: the axis of the matrix that is summed over; its scales have size 1 along it.
+      x: the vectors, which this function quantizes too.
+      axis: the matrix axis to sum over; the scales of the matrix have size 1 along it.
     """
     values, scales = quantize(x, axis=-1)
-    missing = max(0, _FEWEST_ROWS - x.shape[0] * x.shape[1])
-    values = jnp.pad(values, ((0, 0), (0, missing), (0, 0)))
+    num_padding = max(0, _MIN_ROWS - x.shape[0] * x.shape[1])
+    values = jnp.pad(values, ((0, 0), (0, num_padding), (0, 0)))
     sums = jax.lax.dot_general(
         values, matrix.values, (((2,), (axis,)), ((), ())), preferred_element_type=jnp.int32
     )

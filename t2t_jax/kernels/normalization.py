@@ -1,11 +1,8 @@
-"""Layer normalisation whose derivative reads its input again, and little else.
+"""Layer normalization whose derivative reads little more than the input.
 
-XLA for GPUs would find the mean and the variance of every vector anew for the derivative, within a
-kernel that then cannot add up the gradient of the scale: it writes a product of `x` in float32 for
-that, and reads it. Here both are kept, two numbers a vector, and found in one reduction.
-
-XLA for TPUs is slow at reductions, but computes plain sums for nothing in the kernel of a product
-that they come out of, or that reads what is added up.
+One reduction computes the mean and variance of each vector, and the derivative reuses them. XLA for
+GPUs would compute both again in the derivative, and write a float32 array to sum the gradient of
+the scale. XLA for TPUs is slow at reductions, but fuses plain sums with a matmul at no cost.
 """
 
 from functools import partial
@@ -17,7 +14,7 @@ from jaxtyping import Array, Float, Float32
 
 _Moments = tuple[Float32[Array, "..."], Float32[Array, "..."], Float32[Array, "..."]]
 _PerVector: TypeAlias = Float32[Array, "*t 1"]
-_Kept = tuple[Float[Array, "*t d"], _PerVector, _PerVector, Float32[Array, " d"]]
+_Residuals = tuple[Float[Array, "*t d"], _PerVector, _PerVector, Float32[Array, " d"]]
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(3, 4))
@@ -26,15 +23,15 @@ def layer_norm(
     scale: Float32[Array, " d"],
     bias: Float32[Array, " d"],
     epsilon: float,
-    with_products: bool = False,
+    plain_sums: bool = False,
 ) -> Float[Array, "*t d"]:
     """Compute `functional.normalization.layer_norm`, with a derivative for GPUs and TPUs.
 
     Args:
-      with_products: whether to use sums that XLA for TPUs computes beside products, for vectors in
-        bfloat16.
+      plain_sums: whether to compute the mean and variance by plain sums, which are fast on TPUs and
+        accurate for vectors in bfloat16.
     """
-    return _forward(x, scale, bias, epsilon, with_products)[0]
+    return _forward(x, scale, bias, epsilon, plain_sums)[0]
 
 
 def _forward(
@@ -42,34 +39,34 @@ def _forward(
     scale: Float32[Array, " d"],
     bias: Float32[Array, " d"],
     epsilon: float,
-    with_products: bool,
-) -> tuple[Float[Array, "*t d"], _Kept]:
-    mean, variance = (_moments_by_sums if with_products else _mean_and_variance)(x)
+    plain_sums: bool,
+) -> tuple[Float[Array, "*t d"], _Residuals]:
+    mean, variance = (_moments_by_sums if plain_sums else _mean_and_variance)(x)
     inverse = jax.lax.rsqrt(variance + epsilon)
     normal = (x.astype(jnp.float32) - mean) * inverse
     return (normal * scale + bias).astype(x.dtype), (x, mean, inverse, scale)
 
 
 def _gradient(
-    epsilon: float, with_products: bool, kept: _Kept, cotangent: Float[Array, "*t d"]
+    epsilon: float, plain_sums: bool, residuals: _Residuals, cotangent: Float[Array, "*t d"]
 ) -> tuple[Float[Array, "*t d"], Float32[Array, " d"], Float32[Array, " d"]]:
-    x, mean, inverse, scale = kept
-    # Otherwise XLA would find them again.
+    x, mean, inverse, scale = residuals
+    # The barrier prevents XLA from computing both again from x.
     mean, inverse = jax.lax.optimization_barrier((mean, inverse))
     normal = (x.astype(jnp.float32) - mean) * inverse
-    of_result = cotangent.astype(jnp.float32)
-    scaled = of_result * scale
-    along = normal * (scaled * normal).mean(-1, keepdims=True)
-    of_x = inverse * (scaled - scaled.mean(-1, keepdims=True) - along)
-    if with_products:
-        of_scale, of_bias = _sum_of_vectors(of_result * normal), _sum_of_vectors(cotangent)
-        return of_x.astype(x.dtype), of_scale, of_bias
-    # In one reduction, which reads the cotangent once.
-    zero, rows = jnp.zeros((), jnp.float32), tuple(range(x.ndim - 1))
-    of_scale, of_bias = jax.lax.reduce(
-        (of_result * normal, of_result), (zero, zero), partial(jax.tree.map, jnp.add), rows
+    result_bar = cotangent.astype(jnp.float32)
+    scaled = result_bar * scale
+    projection = normal * (scaled * normal).mean(-1, keepdims=True)
+    x_bar = inverse * (scaled - scaled.mean(-1, keepdims=True) - projection)
+    if plain_sums:
+        scale_bar, bias_bar = _sum_of_vectors(result_bar * normal), _sum_of_vectors(cotangent)
+        return x_bar.astype(x.dtype), scale_bar, bias_bar
+    # One reduction computes the gradients of scale and bias, and reads the cotangent once.
+    zero, axes = jnp.zeros((), jnp.float32), tuple(range(x.ndim - 1))
+    scale_bar, bias_bar = jax.lax.reduce(
+        (result_bar * normal, result_bar), (zero, zero), partial(jax.tree.map, jnp.add), axes
     )
-    return of_x.astype(x.dtype), of_scale, of_bias
+    return x_bar.astype(x.dtype), scale_bar, bias_bar
 
 
 def _sum_of_vectors(x: Float[Array, "*t d"]) -> Float32[Array, " d"]:
@@ -80,29 +77,29 @@ layer_norm.defvjp(_forward, _gradient)
 
 
 def _mean_and_variance(x: Float[Array, "*t d"]) -> tuple[_PerVector, _PerVector]:
-    """Compute the mean and the variance of every vector, by one reduction."""
-    # It carries how many numbers there were so far, their mean, and the sum of the squares of their
-    # differences to it, which two parts add up without cancellation (Chan, Golub and LeVeque 1979).
+    """Compute the mean and variance of every vector in one reduction."""
+    # The reduction carries the count, the mean, and the sum of squared differences to the mean. Two
+    # such triples combine without cancellation (Chan, Golub and LeVeque 1979).
 
-    def add(one: _Moments, other: _Moments) -> _Moments:
-        count = one[0] + other[0]
-        share = other[0] / jnp.maximum(count, 1)
-        difference = other[1] - one[1]
-        # The square by itself could be infinite where the count is 0.
-        squares = one[2] + other[2] + difference * (difference * one[0] * share)
-        return count, one[1] + difference * share, squares
+    def combine(first: _Moments, second: _Moments) -> _Moments:
+        count = first[0] + second[0]
+        share = second[0] / jnp.maximum(count, 1)
+        difference = second[1] - first[1]
+        # Multiply by the count first: the plain square could be infinite at count 0.
+        squares = first[2] + second[2] + difference * (difference * first[0] * share)
+        return count, first[1] + difference * share, squares
 
     wide = x.astype(jnp.float32)
     operands = jnp.ones_like(wide), wide, jnp.zeros_like(wide)
     zeros = (jnp.zeros((), jnp.float32),) * 3
-    _, mean, squares = jax.lax.reduce(operands, zeros, add, (x.ndim - 1,))
+    _, mean, squares = jax.lax.reduce(operands, zeros, combine, (x.ndim - 1,))
     return mean[..., None], squares[..., None] / x.shape[-1]
 
 
 def _moments_by_sums(x: Float[Array, "*t d"]) -> tuple[_PerVector, _PerVector]:
-    """Compute the mean and variance of every vector, from the sums of its numbers and squares."""
-    # Where the mean is large, the sums cancel. For numbers in bfloat16, whose squares are exact in
-    # float32, that loses less than the rounding to bfloat16 did.
+    """Compute the mean and variance of every vector from the means of x and x squared."""
+    # If the mean is large, the difference of the means cancels. For bfloat16 inputs, whose squares
+    # are exact in float32, this error is smaller than the rounding error of the input.
     wide = x.astype(jnp.float32)
-    mean, square = (y.mean(-1, keepdims=True) for y in (wide, wide * wide))
-    return mean, jnp.maximum(square - mean * mean, 0)
+    mean, mean_square = (y.mean(-1, keepdims=True) for y in (wide, wide * wide))
+    return mean, jnp.maximum(mean_square - mean * mean, 0)

@@ -1,4 +1,4 @@
-"""Sums and maxima of a row of logits, read once, for the loss and for greedy search."""
+"""Reductions that read the logits once, for the loss and for greedy search."""
 
 from collections.abc import Callable
 from typing import TypeAlias
@@ -8,88 +8,85 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float32, Int32
 
 LogAndMean: TypeAlias = tuple[Float32[Array, "*t"], Float32[Array, "*t"]]
-"""The logarithm of the sum of exponentials of each row of logits, and the mean of the row."""
+"""The log of the sum of exponentials of each row of logits, and the mean of the row."""
 Normalizer: TypeAlias = Callable[..., LogAndMean]
-"""A function of logits, and of a number near the greatest of each row if it takes one."""
+"""Computes `LogAndMean` from logits and, for some functions, an estimate of their maximum."""
 
 _Sums = tuple[Float32[Array, "*t"], Float32[Array, "*t"], Float32[Array, "*t"]]
-_LEAST = -1e30
-"""A number below every logit, and finite, so that its difference to itself is 0."""
+_FLOOR = -1e30
+"""A value below every logit. It is finite, so its difference to itself is 0 and not NaN."""
 
 
 def in_passes(logits: Float32[Array, "*t v"]) -> LogAndMean:
-    """Compute the logarithm of the sum of exponentials, and the mean, of each row of logits."""
+    """Compute the log of the sum of exponentials, and the mean, of each row of logits."""
     return jax.nn.logsumexp(logits, axis=-1), logits.mean(-1)
 
 
 def in_one_pass(logits: Float32[Array, "*t v"]) -> LogAndMean:
-    """Compute the logarithm of the sum of exponentials, and the mean, of each row of logits.
+    """Compute `in_passes` in one reduction, which reads the logits once instead of three times.
 
-    One reduction finds both: it carries the greatest logit so far, the sum of the exponentials of
-    the differences to it, and the plain sum ("Online normalizer calculation for softmax",
-    Milakov and Gimelshein 2018). Three reductions read the logits three times, and they are the
-    largest array of a training step.
+    The reduction carries the maximum, the sum of exponentials relative to the maximum, and the
+    plain sum ("Online normalizer calculation for softmax", Milakov and Gimelshein 2018).
     """
 
-    def add(one: _Sums, other: _Sums) -> _Sums:
-        most, total = _added(one[:2], other[:2])
-        return most, total, one[2] + other[2]
+    def combine(first: _Sums, second: _Sums) -> _Sums:
+        maximum, total = _combined(first[:2], second[:2])
+        return maximum, total, first[2] + second[2]
 
     operands = logits, jnp.ones_like(logits), logits
-    initial = tuple(jnp.float32(x) for x in (_LEAST, 0, 0))
-    most, total, plain = jax.lax.reduce(operands, initial, add, (logits.ndim - 1,))
-    return most + jnp.log(total), plain / logits.shape[-1]
+    initial = tuple(jnp.float32(x) for x in (_FLOOR, 0, 0))
+    maximum, total, plain = jax.lax.reduce(operands, initial, combine, (logits.ndim - 1,))
+    return maximum + jnp.log(total), plain / logits.shape[-1]
 
 
-def _added(one: tuple[Array, ...], other: tuple[Array, ...]) -> tuple[Array, Array]:
-    """Add up two sums of exponentials of differences, each with the number that is subtracted."""
-    # The greater of both numbers stays, so that one of the sums is multiplied by 1: GPUs compute
-    # exponentials at a quarter of the rate of other operations, and the other one is enough.
-    apart = one[0] - other[0]
-    factor = jnp.exp(-jnp.abs(apart))
-    total = jnp.where(apart > 0, one[1] + other[1] * factor, one[1] * factor + other[1])
-    return jnp.maximum(one[0], other[0]), total
+def _combined(first: tuple[Array, ...], second: tuple[Array, ...]) -> tuple[Array, Array]:
+    """Combine two pairs of a maximum and a sum of exponentials relative to the maximum."""
+    # Only the sum with the smaller maximum is rescaled, so one exponential is enough: GPUs compute
+    # exponentials at a quarter of the rate of other operations.
+    difference = first[0] - second[0]
+    factor = jnp.exp(-jnp.abs(difference))
+    total = jnp.where(difference > 0, first[1] + second[1] * factor, first[1] * factor + second[1])
+    return jnp.maximum(first[0], second[0]), total
 
 
 def greatest_in_one_pass(
     logits: Float32[Array, "*t v"], choices: Float32[Array, "*t v"]
 ) -> tuple[Int32[Array, "*t"], Float32[Array, "*t"]]:
-    """Find the index of the greatest choice, and the log of the sum of exponentials of the logits.
+    """Compute, in one reduction, the argmax of the choices and the log of the sum of exp(logits).
 
-    Of equal choices the first is taken. One reduction finds both, as in `in_one_pass`.
-
-    Args:
-      choices: the same scores, with -inf for the entries that may not be chosen.
-    """
-
-    def add(one: tuple[Array, ...], other: tuple[Array, ...]) -> tuple[Array, ...]:
-        most, total = _added(one[:2], other[:2])
-        is_first = (one[2] > other[2]) | ((one[2] == other[2]) & (one[3] < other[3]))
-        best = (jnp.where(is_first, x, y) for x, y in zip(one[2:], other[2:], strict=True))
-        return most, total, *best
-
-    places = jax.lax.broadcasted_iota(jnp.int32, choices.shape, choices.ndim - 1)
-    operands = logits, jnp.ones_like(logits), choices, places
-    beyond = jnp.int32(choices.shape[-1])
-    initial = jnp.float32(_LEAST), jnp.float32(0), jnp.float32(-jnp.inf), beyond
-    most, total, _, place = jax.lax.reduce(operands, initial, add, (logits.ndim - 1,))
-    return place, most + jnp.log(total)
-
-
-_LEAST_SUM, _MOST_SUM = 1e-30, 1e38
-
-
-def within_the_product(logits: Float32[Array, "*t v"], near: Float32[Array, "*t"]) -> LogAndMean:
-    """Compute `in_one_pass` by sums that XLA for TPUs computes in the kernel of the logits.
-
-    XLA fuses plain sums with a product, but no reduction that carries the greatest logit so far. So
-    the number subtracted from the logits has to be known before them. Any number within some 60 of
-    the greatest logit will do; if one is farther off, the sums are computed by `in_one_pass`.
+    Of equal choices, the function returns the first index.
 
     Args:
-      near: a number near the greatest of each row, such as the logit of the target.
+      choices: the logits, with -inf for the tokens that must not be chosen.
     """
-    total = jnp.exp(logits - near[..., None]).sum(-1)
-    is_exact = ((total > _LEAST_SUM) & (total < _MOST_SUM)).all()
-    log_sum = jax.lax.cond(is_exact, lambda: near + jnp.log(total), lambda: in_one_pass(logits)[0])
+
+    def combine(first: tuple[Array, ...], second: tuple[Array, ...]) -> tuple[Array, ...]:
+        maximum, total = _combined(first[:2], second[:2])
+        is_first = (first[2] > second[2]) | ((first[2] == second[2]) & (first[3] < second[3]))
+        best = (jnp.where(is_first, x, y) for x, y in zip(first[2:], second[2:], strict=True))
+        return maximum, total, *best
+
+    indices = jax.lax.broadcasted_iota(jnp.int32, choices.shape, choices.ndim - 1)
+    operands = logits, jnp.ones_like(logits), choices, indices
+    num_choices = jnp.int32(choices.shape[-1])
+    initial = jnp.float32(_FLOOR), jnp.float32(0), jnp.float32(-jnp.inf), num_choices
+    maximum, total, _, index = jax.lax.reduce(operands, initial, combine, (logits.ndim - 1,))
+    return index, maximum + jnp.log(total)
+
+
+_MIN_SUM, _MAX_SUM = 1e-30, 1e38
+
+
+def within_the_product(logits: Float32[Array, "*t v"], guess: Float32[Array, "*t"]) -> LogAndMean:
+    """Compute `in_one_pass` by plain sums, which XLA for TPUs fuses with the matmul of the logits.
+
+    The sums subtract a guess from the logits instead of their maximum. A guess within about 60 of
+    the maximum is accurate; if any guess is farther off, `in_one_pass` computes the result.
+
+    Args:
+      guess: an estimate of the maximum of each row, such as the logit of the target.
+    """
+    total = jnp.exp(logits - guess[..., None]).sum(-1)
+    is_exact = ((total > _MIN_SUM) & (total < _MAX_SUM)).all()
+    log_sum = jax.lax.cond(is_exact, lambda: guess + jnp.log(total), lambda: in_one_pass(logits)[0])
     return log_sum, logits.mean(-1)

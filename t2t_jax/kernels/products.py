@@ -1,4 +1,4 @@
-"""Matrix products: in training with fast derivatives, in decoding with matrices in other forms."""
+"""Matmuls: with fast derivatives for training, and with other forms of matrices for decoding."""
 
 from collections.abc import Callable
 from functools import partial
@@ -11,28 +11,28 @@ from jaxtyping import Array, DTypeLike, Float, Float32, Int
 from t2t_jax.kernels.int8 import Int8Matrix
 
 MATMUL_NAME = "product"
-"""The name that products with plain matrices have for the policies of `jax.checkpoint`, which do
-not see into derivatives that are written out."""
+"""Name of matmul results for the policies of `jax.checkpoint`, which cannot see the matmuls inside
+functions with a custom derivative."""
 
 
 class Transposed(NamedTuple):
-    """A matrix that lies in memory with one row for every output."""
+    """A matrix stored transposed: one row for each output."""
 
     rows: Float[Array, "d_out d_in"]
 
     def astype(self, dtype: DTypeLike) -> "Transposed":
-        """Return the matrix in the dtype of its products."""
+        """Return the matrix in another dtype."""
         return Transposed(self.rows.astype(dtype))
 
 
 Matrix: TypeAlias = Float[Array, "d_in d_out"] | Transposed | Int8Matrix
-"""A matrix as training has it, or in one of the forms that decoding holds it in."""
+"""A matrix as in training, or in a form for decoding."""
 
 Einsum: TypeAlias = Callable[[str, Array, Array], Float32[Array, "..."]]
 """A function `einsum(equation, a, b)` that sums in float32."""
 
 summed_in_float32: Einsum = partial(jnp.einsum, preferred_element_type=jnp.float32)
-"""`jnp.einsum` that sums and returns in float32, with the derivatives that JAX finds."""
+"""`jnp.einsum` that sums and returns float32, with JAX's own derivative."""
 
 _Operands = tuple[Float[Array, "..."], Float[Array, "..."]]
 
@@ -41,11 +41,11 @@ _Operands = tuple[Float[Array, "..."], Float[Array, "..."]]
 def einsum_float32(
     equation: str, a: Float[Array, "..."], b: Float[Array, "..."]
 ) -> Float32[Array, "..."]:
-    """Compute `jnp.einsum(equation, a, b)`, accumulated and returned in float32.
+    """Compute `jnp.einsum(equation, a, b)` with float32 sums; the derivative uses the operands'
+    dtype.
 
-    Its derivative multiplies in the operands' dtype. Left to itself, JAX would carry the float32 of
-    the result back into both products of the derivative, which at bfloat16 are the largest of a
-    training step (the output projection's) and run several times slower in float32.
+    JAX's own derivative would compute both of its matmuls in float32. For bfloat16 operands, this
+    takes several times as long.
     """
     return jnp.einsum(equation, a, b, preferred_element_type=jnp.float32)
 
@@ -67,9 +67,9 @@ def target_logits(
     targets: Int[Array, "b t"],
     embedding: Float[Array, "vocab d_model"],
 ) -> Float32[Array, "b t"]:
-    """Compute only the logits of the targets, not those of the whole vocabulary."""
+    """Compute the logits of the targets only, without a gradient."""
     rows = jnp.take(embedding, targets, axis=0).astype(x.dtype)
-    return (x.astype(jnp.float32) * rows.astype(jnp.float32)).sum(-1)
+    return jax.lax.stop_gradient((x.astype(jnp.float32) * rows.astype(jnp.float32)).sum(-1))
 
 
 def for_cpus(
@@ -77,12 +77,12 @@ def for_cpus(
     outer: Callable[[Array, Array], Array],
     transpose: Callable[[Array], Array],
 ) -> tuple[Callable[[Array, Array], Array], Callable[[Array, Array], Float32[Array, "b t v"]]]:
-    """Return x W and the output projection, with derivatives that XLA for CPUs runs fast.
+    """Return functions for x W and the output projection, with derivatives that are fast on CPUs.
 
     Args:
-      multiply: `einsum`, in the dtype of its operands.
-      outer: the matrix `[m, n]` of vectors `[b, t, m]` and `[b, t, n]`: the sum of outer products.
-      transpose: the transposition of a matrix.
+      multiply: an `einsum` in the dtype of its operands.
+      outer: sums the outer products of vectors `[b, t, m]` and `[b, t, n]` to a matrix `[m, n]`.
+      transpose: transposes a matrix.
     """
 
     @jax.custom_vjp
@@ -91,8 +91,8 @@ def for_cpus(
 
     def linear_gradient(operands: _Operands, cotangent: Float[Array, "b t o"]) -> _Operands:
         x, kernel = operands
-        # Both products read the cotangent, in one layout. Left to itself, XLA computes and writes
-        # it once for each, and transposed for the kernel, which takes as long as the product.
+        # The barrier makes both matmuls read one copy of the cotangent. Otherwise XLA computes and
+        # writes it twice, once transposed, which takes as long as a matmul.
         cotangent = jax.lax.optimization_barrier(cotangent)
         x_bar = multiply("bto,io->bti", cotangent, kernel)
         return x_bar, outer(x, cotangent).astype(kernel.dtype)
@@ -103,12 +103,13 @@ def for_cpus(
 
     def logits_gradient(operands: _Operands, cotangent: Float32[Array, "b t v"]) -> _Operands:
         x, table = operands
-        # There is one copy of the largest array of a step, as in `linear`. The product whose wide
-        # side is that array is transposed afterwards: the result is a fraction of the size.
+        # One copy of the cotangent, as in `linear_gradient`: it is the largest array of a step. The
+        # second matmul returns [d, v], because transposing its result moves fewer bytes than
+        # transposing the cotangent.
         cotangent = jax.lax.optimization_barrier(cotangent.astype(x.dtype))
         x_bar = multiply("btv,vd->btd", cotangent, table.astype(x.dtype))
-        transposed = jax.lax.optimization_barrier(outer(x, cotangent))
-        return x_bar, transpose(transposed).astype(x.dtype).astype(table.dtype)
+        table_bar = jax.lax.optimization_barrier(outer(x, cotangent))
+        return x_bar, transpose(table_bar).astype(x.dtype).astype(table.dtype)
 
     linear.defvjp(lambda x, kernel: (linear(x, kernel), (x, kernel)), linear_gradient)
     logits.defvjp(lambda x, table: (logits(x, table), (x, table)), logits_gradient)
@@ -117,7 +118,7 @@ def for_cpus(
 
 _outer = partial(jnp.einsum, "bti,bto->io")
 linear_on_cpus, logits_on_cpus = for_cpus(jnp.einsum, _outer, jnp.transpose)
-"""x W and the output projection, in the dtypes that CPUs have always computed in."""
+"""Functions for x W and the output projection, in the dtype of their operands."""
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
@@ -126,12 +127,12 @@ def logits_on_accelerators(
     embedding: Float[Array, "vocab d_model"],
     dtype: DTypeLike = jnp.float32,
 ) -> Float[Array, "b t vocab"]:
-    """Compute the output projection, with a derivative that accelerators run fast.
+    """Compute the output projection, with a derivative that is fast on GPUs and TPUs.
 
     Args:
-      x: the decoder's output.
-      embedding: the matrix of the output projection.
-      dtype: the dtype of the logits, which are summed in float32.
+      x: output of the decoder.
+      embedding: matrix of the output projection.
+      dtype: dtype of the logits; the sums are float32.
     """
     embedding = embedding.astype(x.dtype)
     return jnp.einsum("btd,vd->btv", x, embedding, preferred_element_type=dtype)
@@ -143,9 +144,9 @@ def _fused_logits_gradient(
     x, embedding = operands
     cotangent = cotangent.astype(x.dtype)
     x_bar = jnp.einsum("btv,vd->btd", cotangent, embedding.astype(x.dtype))
-    # The gradient is in the matrix's order: otherwise XLA for TPUs updates the matrix transposed,
-    # and copies it and the optimiser's state into that order and back. It is float32 if logits are:
-    # then it joins the gradient of the embeddings before devices add up their parts, and not after.
+    # "vd" is the memory order of the matrix. With another order, XLA for TPUs would transpose the
+    # matrix and the optimizer state for the update, and back. With float32 logits the gradient is
+    # float32 too: it is added to the gradient of the embeddings before the all-reduce, not after.
     embedding_bar = jnp.einsum("btv,btd->vd", cotangent, x, preferred_element_type=dtype)
     return x_bar, embedding_bar.astype(embedding.dtype)
 
@@ -155,26 +156,24 @@ logits_on_accelerators.defvjp(
     _fused_logits_gradient,
 )
 
-_FEW_VECTORS = 64
+_MAX_VECTORS = 64
 
 
 def rows_product_on_cpus(
     x: Float[Array, "b k d_in"],
     rows: Float[Array, "d_out d_in"],
     dtype: DTypeLike,
-    is_summed_wide: bool = False,
+    sums_in_float32: bool = False,
 ) -> Float[Array, "b k d_out"]:
-    """Compute the products of every vector with every row of a matrix.
-
-    The rows of the matrix become rows of the product, which XLA's threads on CPUs share, and the
-    result is transposed. For many vectors that would cost more than it gains.
+    """Compute the dot product of every vector with every row of a matrix.
 
     Args:
-      is_summed_wide: whether the product is float32 before it is rounded to `dtype`; otherwise
-        that holds only if it is not the dtype of the vectors.
+      sums_in_float32: whether to sum in float32 even if `dtype` is the dtype of the vectors.
     """
-    einsum = einsum_float32 if is_summed_wide or dtype != x.dtype else jnp.einsum
-    if x.shape[0] * x.shape[1] > _FEW_VECTORS:
+    einsum = einsum_float32 if sums_in_float32 or dtype != x.dtype else jnp.einsum
+    if x.shape[0] * x.shape[1] > _MAX_VECTORS:
         return einsum("btd,vd->btv", x, rows).astype(dtype)
+    # XLA for CPUs splits the rows of a result among threads. For few vectors, it is faster to make
+    # the matrix rows the rows of the result, and to transpose the result.
     product = einsum("vd,bkd->vbk", rows, x).astype(dtype)
     return jax.lax.optimization_barrier(product).transpose(1, 2, 0)

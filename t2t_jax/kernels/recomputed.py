@@ -1,7 +1,8 @@
-"""Dropout that recomputes its mask for the derivative, and ReLU whose derivative reads its result.
+"""Dropout and ReLU that save memory traffic: their derivatives recompute the mask or read the
+result.
 
-By default, XLA for accelerators stores the mask, one byte per element, and reads it in both
-directions. Recomputing it takes a few integer operations, which cost less than the reads.
+XLA for accelerators stores a dropout mask, one byte per element, for the derivative. Computing the
+mask again takes a few integer operations, which cost less than reading it.
 """
 
 from functools import partial
@@ -18,7 +19,7 @@ _Hashes = tuple[UInt32[Array, "1 *inner"], UInt32[Array, "rows *ones"]]
 def dropout_recomputed(
     x: Float[Array, "rows *shape"], rate: float, key: DropoutKey | None
 ) -> Float[Array, "rows *shape"]:
-    """Drop the same elements as `functional.dropout.dropout` of the same arguments."""
+    """Compute `functional.dropout.dropout`, with a derivative that recomputes the mask."""
     if rate == 0 or key is None:
         return x
     return _dropout(x, hashes(x.shape, key), rate)
@@ -26,31 +27,31 @@ def dropout_recomputed(
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
 def _dropout(
-    x: Float[Array, "rows *inner"], kept: _Hashes, rate: float
+    x: Float[Array, "rows *inner"], index_hashes: _Hashes, rate: float
 ) -> Float[Array, "rows *inner"]:
-    return dropped(x, rate, mixed(*kept))
+    return dropped(x, rate, mixed(*index_hashes))
 
 
 def _dropout_gradient(
-    rate: float, kept: _Hashes, cotangent: Float[Array, "rows *inner"]
+    rate: float, index_hashes: _Hashes, cotangent: Float[Array, "rows *inner"]
 ) -> tuple[Float[Array, "rows *inner"], None]:
-    # Otherwise XLA would keep the mask, as both directions compute the same one.
-    return _dropout(cotangent, jax.lax.optimization_barrier(kept), rate), None
+    # Without the barrier, XLA would store the mask, because both directions compute the same one.
+    return _dropout(cotangent, jax.lax.optimization_barrier(index_hashes), rate), None
 
 
-_dropout.defvjp(lambda x, kept, rate: (_dropout(x, kept, rate), kept), _dropout_gradient)
+_dropout.defvjp(lambda x, hashed, rate: (_dropout(x, hashed, rate), hashed), _dropout_gradient)
 
 
 @jax.custom_vjp
 def relu_from_result(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """Compute max(0, x). Its derivative needs only the result, so a matmul need not write x."""
+    """Compute max(0, x), with a derivative that reads the result, so a matmul need not write x."""
     return jnp.maximum(x, 0)
 
 
 def _relu_gradient(
     result: Float[Array, "..."], cotangent: Float[Array, "..."]
 ) -> tuple[Float[Array, "..."]]:
-    # Otherwise XLA would read x again, as max(0, x) > 0 says the same as x > 0.
+    # Without the barrier, XLA would simplify max(0, x) > 0 to x > 0, and read x.
     result = jax.lax.optimization_barrier(result)
     return (jnp.where(result > 0, cotangent, 0),)
 

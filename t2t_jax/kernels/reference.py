@@ -1,8 +1,8 @@
-"""`Kernels`: the functions that a network computes with, by default in plain JAX for any devices.
+"""`Kernels`, the functions that a network computes with, and their reference implementation.
 
-Every transform of JAX works on the functions of this file, which document their arguments. A preset
-for a kind of device replaces some of them (`kernels.choice`). All presets compute the same
-formulas: those of `functional`, with roundings in other places.
+The reference functions are plain JAX: they run on all devices and support every JAX transform.
+Presets for devices replace some of them (`kernels.choice`). All presets compute the same formulas,
+with different rounding errors.
 """
 
 from collections.abc import Callable
@@ -28,12 +28,12 @@ from t2t_jax.kernels.products import MATMUL_NAME, Matrix, Transposed
 Score: TypeAlias = Callable[
     [Float[Array, "b q h d_k"], Float[Array, "b k h d_k"]], Float32[Array, "b h q k"]
 ]
-"""A score function of queries and keys: a pytree whose leaves are what the heads learn."""
+"""A score function of queries and keys: a pytree whose leaves are trained parameters."""
 SCALED_PRODUCT: Score = ScaledProducts()
-"""The score function of the paper."""
+"""The paper's score function: the scaled dot product."""
 
 DistanceBias: TypeAlias = Callable[[Int[Array, "q k"]], Float32[Array, "h q k"]]
-"""The function of `masks.distances` that relative positions add to the scores of each head."""
+"""Maps `masks.distances` to the bias that relative positions add to the scores of each head."""
 
 Heads: TypeAlias = tuple[Float[Array, "b q h d_v"], Bool[Array, "b q 1"] | None]
 """The weighted values, and a mask that is True for each query that may attend to a key, or None.
@@ -45,7 +45,7 @@ Losses: TypeAlias = tuple[Float[Array, "b t"], Float[Array, "b t"]]
 """The smoothed loss and the negative log-likelihood of every token, in nats."""
 
 CacheLayout: TypeAlias = Literal["turned", "in_order", "stacked"]
-"""The layout of keys and values in decoding; see `modules.cache`."""
+"""The memory layout of cached keys and values in decoding; see `modules.cache`."""
 
 
 def attention(
@@ -60,20 +60,19 @@ def attention(
     dropout_key: DropoutKey | None = None,
     softmax: Callable[[Array, Array | None], Array] = masked_softmax,
 ) -> Heads:
-    """Compute equation 1 for every head; see `Kernels.attention`.
+    """Compute attention (equation 1) of every head.
 
     Args:
       query: queries of each head.
-      key: keys of each head, or of each group of heads that share them.
-      value: values of each head or group.
-      mask: True where a query may attend to a key; None allows everything. With a `SegmentMask`,
-        fast forms take memory that is linear in the length of a row, if scores are products without
-        a bias.
-      bias: the function of distances to add to the scores.
+      key: keys of each head, or of each group of heads that share keys and values.
+      value: values of each head or group of heads.
+      mask: True where a query may attend to a key; None allows all pairs. A `SegmentMask` lets fast
+        presets use memory linear in the row length, for scaled dot products without a bias.
+      bias: maps distances to a bias of the scores.
       score: the score function.
-      dropout_rate: share of the weights set to zero.
-      dropout_key: key that decides which of them; None means no dropout.
-      softmax: the function of the scores and the whole mask.
+      dropout_rate: fraction of the attention weights set to zero.
+      dropout_key: random key of dropout; None disables dropout.
+      softmax: computes the weights from the scores and the dense mask.
     """
     if key.shape[2] != query.shape[2]:
         key, value = (repeat_heads(x, query.shape[2]) for x in (key, value))
@@ -89,7 +88,7 @@ def attention_weights(
     score: Score,
     softmax: Callable[[Array, Array | None], Array] = masked_softmax,
 ) -> Float32[Array, "b h q k"]:
-    """Compute the weights of the values; see `attention` for the arguments, keys of each head."""
+    """Compute attention weights from keys of each head; `attention` documents the arguments."""
     scores = score(query, key)  # [b, h, q, k]
     if bias is not None:
         scores += bias(masks.distances(query.shape[1], key.shape[1]))
@@ -99,7 +98,7 @@ def attention_weights(
 def rows_product(
     x: Float[Array, "b t d_in"], rows: Float[Array, "d_out d_in"], dtype: DTypeLike
 ) -> Float[Array, "b t d_out"]:
-    """Compute the products of every vector with every row of a matrix, in a dtype."""
+    """Compute the dot product of every vector with every row of a matrix."""
     return jnp.einsum("btd,vd->btv", x, rows, preferred_element_type=dtype)
 
 
@@ -113,17 +112,16 @@ def linear(
     multiply_rows: Callable[[Array, Array, DTypeLike], Array] = rows_product,
     add_bias: Callable[[Array, Array], Array] = jnp.add,
 ) -> Float[Array, "b t d_out"]:
-    """Compute the product x W, or x W + b, at every position; see `Kernels.linear`.
+    """Compute x W, or x W + b, at every position.
 
     Args:
-      x: vectors.
-      kernel: W: an array `[d_in, d_out]` as in training, or in a form of decoding.
-      bias: b; None means none.
-      query_mask: True for the positions to multiply; the others get a product of zero. None means
-        all positions.
-      multiply: the product with an array.
-      multiply_rows: the product with a `Transposed` matrix.
-      add_bias: the sum of the product and b.
+      x: input vectors.
+      kernel: the matrix W: an array as in training, or a form of it for decoding.
+      bias: the vector b; None means no bias.
+      query_mask: False for the positions whose x W is set to zero; None means no position.
+      multiply: multiplies by an array.
+      multiply_rows: multiplies by a `Transposed` matrix.
+      add_bias: adds b.
     """
     if isinstance(kernel, Int8Matrix):
         product = int8_product(x, kernel, axis=0).astype(x.dtype)
@@ -139,7 +137,7 @@ def linear(
 def logits(
     x: Float[Array, "b t d_model"], embedding: Float[Array, "vocab d_model"]
 ) -> Float32[Array, "b t vocab"]:
-    """Compute the pre-softmax logits (section 3.4) in the dtype of `x`, summed in float32."""
+    """Compute the pre-softmax logits (section 3.4): operands in the dtype of x, sums in float32."""
     embedding = embedding.astype(x.dtype)
     return jnp.einsum("btd,vd->btv", x, embedding, preferred_element_type=jnp.float32)
 
@@ -150,7 +148,7 @@ def next_logits(
     *,
     multiply_rows: Callable[[Array, Array, DTypeLike], Array] = rows_product,
 ) -> Float32[Array, "b k vocab"]:
-    """Compute the logits of decoding, summed in float32; see `Kernels.next_logits`."""
+    """Compute the logits of each hypothesis in decoding, summed in float32."""
     if isinstance(embedding, Int8Matrix):
         return jax.lax.optimization_barrier(int8_product(x, embedding, axis=1))
     return multiply_rows(x, embedding.astype(x.dtype), jnp.float32)
@@ -169,69 +167,69 @@ def losses(
     cross_entropy: Callable[..., Losses] = loss.label_smoothed_cross_entropy,
     guess: Callable[[Array, Array, Array], Array] | None = None,
 ) -> Losses:
-    """Compute the loss of section 5.4; see `Kernels.losses`.
+    """Compute the logits and the loss of section 5.4.
 
     Args:
-      x: the decoder's output.
-      embedding: the matrix of the output projection.
-      bias: the bias of the logits; None means none.
-      targets: ids of the right tokens.
+      x: output of the decoder.
+      embedding: matrix of the output projection.
+      bias: bias of the logits; None means no bias.
+      targets: ids of the correct tokens.
       epsilon: eps_ls.
       is_training: whether to use `project_in_training`.
       project: the output projection.
       project_in_training: the output projection in training; None means `project`.
-      cross_entropy: the loss of logits, targets and epsilon.
-      guess: the function of `x`, the targets and the matrix that gives a number near the greatest
-        logit, for a `cross_entropy` that takes one as `near`.
+      cross_entropy: computes the loss from logits, targets and epsilon.
+      guess: estimates the maximum logits for `cross_entropy`, from `x`, the targets and the matrix.
     """
-    near = {} if guess is None else {"near": jax.lax.stop_gradient(guess(x, targets, embedding))}
+    guesses = {} if guess is None else {"guess": guess(x, targets, embedding)}
     scores = ((is_training and project_in_training) or project)(x, embedding)
     scores = scores if bias is None else scores + bias
-    return cross_entropy(scores, targets, epsilon, **near)
+    return cross_entropy(scores, targets, epsilon, **guesses)
 
 
 @dataclass(frozen=True)
 class Kernels:
-    """The functions that a network computes with. The defaults are plain JAX."""
+    """The functions that a network computes with; the defaults are plain JAX."""
 
     attention: Callable[..., Heads] = attention
-    """Equation 1 (section 3.2.1)."""
+    """Computes attention (equation 1, section 3.2.1); see `attention`."""
     linear: Callable[..., Float[Array, "b t d_out"]] = linear
-    """Projections of attention (section 3.2.2) and of the feed-forward network (section 3.3)."""
+    """Computes the projections of attention (section 3.2.2) and of feed-forward networks (3.3)."""
     logits: Callable[[Float[Array, "b t d"], Float[Array, "v d"]], Float32[Array, "b t v"]] = logits
-    """The output projection (section 3.4), summed in float32."""
+    """Computes the output projection (section 3.4), summed in float32."""
     next_logits: Callable[..., Float32[Array, "b k v"]] = next_logits
-    """The output projection of one position of each hypothesis."""
+    """Computes the output projection of one position of each hypothesis."""
     losses: Callable[..., Losses] = losses
-    """The output projection, and the loss of section 5.4."""
+    """Computes the output projection and the loss of section 5.4."""
     layer_norm: Callable[..., Float[Array, "*t d"]] = normalization.layer_norm
-    """Layer normalisation in training; elsewhere it is plain."""
+    """Computes layer normalization in training. Evaluation and decoding use the plain function."""
     dropout: Callable[[Float[Array, "..."], float, DropoutKey | None], Float[Array, "..."]] = (
         dropout
     )
-    """Dropout (section 5.4)."""
+    """Applies dropout (section 5.4)."""
     relu: Callable[[Float[Array, "..."]], Float[Array, "..."]] = jax.nn.relu
-    """max(0, x) (section 3.3)."""
+    """Computes max(0, x) (section 3.3)."""
     unrolls: Callable[[Float[Array, "b t d"]], bool] = lambda x: False
-    """Whether training compiles the layers of a stack one by one, for the input of the stack. A
-    loop copies what each layer saves for its derivative into stacked arrays."""
+    """Maps the input of a stack to whether training unrolls its layers. A loop over layers copies
+    the activations that each layer saves for its derivative into stacked arrays."""
     finish: Callable[[PyTree], PyTree] = lambda updated: updated
-    """A function of the new optimizer state, and of the new parameters, before anything reads them:
-    the identity, or a barrier that makes the compiler finish the update first."""
+    """Applied to the new optimizer state and parameters before anything reads them: the identity,
+    or a barrier that makes the compiler finish the update first."""
     logsumexp: Callable[..., Float32[Array, "b k"]] = lambda x: jax.nn.logsumexp(x, axis=-1)
-    """The log of the sum of exponentials of the logits of each hypothesis."""
+    """Computes the log of the sum of exponentials of each hypothesis's logits."""
     cache_layout: Callable[[int | None, bool], CacheLayout] = lambda beam_size, is_fused: "turned"
-    """The layout in which decoding keeps keys and values, for a number of hypotheses and whether
-    fused attention takes the heads. None is the layout of sources."""
+    """Maps the beam size, and whether fused attention supports the heads, to the layout of the
+    cache. A beam size of None asks for the layout of the sources' keys and values."""
     cache_dtype: Callable[[DTypeLike], DTypeLike] = lambda dtype: dtype
-    """The dtype in which decoding keeps keys and values, for the dtype of activations."""
+    """Maps the dtype of activations to the dtype of cached keys and values."""
     greatest: Callable[..., tuple[Int[Array, "b k"], Float32[Array, "b k"]]] | None = None
-    """A function of logits, and of the same with -inf for tokens that may not be chosen, that gives
-    the index of the greatest choice, and `logsumexp`; None leaves it to the search."""
+    """Computes an argmax and `logsumexp` together. Its arguments are the logits, and the logits
+    with -inf for tokens that decoding must not choose. None lets the search compute both
+    separately."""
     rounds_biases: bool = False
-    """Whether decoding keeps biases in the dtype of activations: XLA for GPUs adds a bias within a
-    product, unless it has to convert the bias."""
+    """Whether decoding stores biases in the dtype of activations. XLA for GPUs fuses a matmul and
+    its bias only if it need not convert the bias."""
 
 
 REFERENCE = Kernels()
-"""Plain JAX."""
+"""Kernels in plain JAX, for any devices."""

@@ -1,7 +1,7 @@
-"""Attention of long rows (section 3.2.1) on TPUs, by JAX's kernel in memory linear in the length.
+"""Attention of long rows (section 3.2.1) on TPUs, by JAX's splash attention kernel.
 
-"Splash" attention goes through blocks of queries and keys as `kernels.blockwise` does, but in one
-kernel, which keeps the scores of a block on the chip and does not start what a causal mask hides.
+One kernel loops over blocks of queries and keys in linear memory. It keeps the scores of a block on
+the chip, and skips blocks that a causal mask hides.
 """
 
 import math
@@ -14,28 +14,28 @@ from jaxtyping import Array, Float, Int, Shaped
 from t2t_jax.functional.masks import SegmentMask
 from t2t_jax.parallel.axes import HEADS, in_parts, is_divided
 
-_LARGEST_BLOCK = 512
-"""Greatest number of queries, and of keys, in a block."""
+_MAX_BLOCK = 512
+"""Maximum number of queries, and of keys, in a block."""
 _MULTIPLE = 256
-"""Rows are padded to a multiple of this length, so that blocks are not smaller."""
-_WIDEST = 256
-"""Widest heads: with wider ones the blocks might not fit the memory on the chip."""
-_LONGEST = 1 << 16
-"""Longest rows: the list of the blocks of longer ones takes a minute to make."""
+"""Rows are padded to a multiple of this length, which is the minimum block size."""
+_MAX_WIDTH = 256
+"""Maximum head width: blocks of wider heads might not fit in the memory on the chip."""
+_MAX_LENGTH = 1 << 16
+"""Maximum row length: for longer rows, listing the blocks takes a minute."""
 _ROWS = "batch", "length"
 
 
 def takes(
     query: Float[Array, "b q h d_k"], value: Float[Array, "b k groups d_v"], mask: SegmentMask
 ) -> bool:
-    """Return whether the kernel computes this attention, where the devices are TPUs.
+    """Return whether the splash kernel supports these arrays and this mask on TPUs.
 
-    The compiler cannot split a kernel that is not its own over devices: the devices have to be
-    known (`parallel.axes.on_mesh`), and each of them to have equally many rows and heads.
+    The compiler cannot split this kernel over devices. So the mesh must be known
+    (`parallel.axes.on_mesh`), and each device must hold equally many rows and heads.
     """
-    if mask.window is not None or max(query.shape[1], value.shape[1]) > _LONGEST:
+    if mask.window is not None or max(query.shape[1], value.shape[1]) > _MAX_LENGTH:
         return False
-    return max(query.shape[3], value.shape[3]) <= _WIDEST and is_divided(query, *HEADS)
+    return max(query.shape[3], value.shape[3]) <= _MAX_WIDTH and is_divided(query, *HEADS)
 
 
 def splash_attention(
@@ -44,22 +44,22 @@ def splash_attention(
     value: Float[Array, "b k h d_v"],
     mask: SegmentMask,
 ) -> Float[Array, "b q h d_v"]:
-    """Compute `blockwise_attention` without dropout, of arrays that the kernel `takes`.
+    """Compute scaled dot-product attention without dropout, for arrays that `takes` accepts.
 
     Args:
-      query: queries of each head, scaled.
-      mask: which positions may attend to which; it has no window.
+      query: queries of each head, already scaled.
+      mask: a mask without a window.
 
     Returns:
-      The weighted values; zeros for a query that may attend to nothing.
+      The weighted values; zeros for a query without an allowed key.
     """
 
-    def attend(query: Array, key: Array, value: Array, queries: Array, keys: Array) -> Array:
+    def attend(query: Array, key: Array, value: Array, query_ids: Array, key_ids: Array) -> Array:
         length = query.shape[1]
         query, key, value = (_padded(x).swapaxes(1, 2) for x in (query, key, value))
-        # The kernel compares segments and knows no padding: queries in padding get segment -1.
-        queries = _padded(jnp.where(queries == 0, -1, queries), -1)
-        heads = _of_rows(query, key, value, queries, _padded(keys), causal=mask.causal)
+        # The kernel only compares segment ids: queries in padding get -1, which no key has.
+        query_ids = _padded(jnp.where(query_ids == 0, -1, query_ids), -1)
+        heads = _attention(query, key, value, query_ids, _padded(key_ids), causal=mask.causal)
         return heads.swapaxes(1, 2)[:, :length]
 
     attend_in_parts = in_parts(attend, (*[HEADS] * 3, _ROWS, _ROWS), HEADS)
@@ -71,7 +71,7 @@ def _padded(x: Shaped[Array, "b t *d"], value: int = 0) -> Shaped[Array, "b padd
     return jnp.pad(x, padding, constant_values=value)
 
 
-def _of_rows(
+def _attention(
     query: Float[Array, "b h q d_k"],
     key: Float[Array, "b h k d_k"],
     value: Float[Array, "b h k d_v"],
@@ -80,29 +80,29 @@ def _of_rows(
     *,
     causal: bool,
 ) -> Float[Array, "b h q d_v"]:
-    """Compute the weighted values of queries and keys that have the same segment."""
-    # Only programs for TPUs need Pallas, which takes half a second to import.
+    """Compute attention of queries to the keys that have the same segment id."""
+    # Import Pallas only in programs for TPUs, because this takes half a second.
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernels
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 
     heads, shape = query.shape[1], (query.shape[2], key.shape[2])
-    mask = masks.CausalMask(shape) if causal else masks.FullMask(shape)
-    of_queries, of_keys = (math.gcd(length, _LARGEST_BLOCK) for length in shape)
+    row_mask = masks.CausalMask(shape) if causal else masks.FullMask(shape)
+    query_block, key_block = (math.gcd(length, _MAX_BLOCK) for length in shape)
     sizes = kernels.BlockSizes(
-        block_q=of_queries,
-        block_kv=of_keys,
-        block_q_dkv=of_queries,
-        block_kv_dkv=of_keys,
-        block_q_dq=of_queries,
-        block_kv_dq=of_keys,
+        block_q=query_block,
+        block_kv=key_block,
+        block_q_dkv=query_block,
+        block_kv_dkv=key_block,
+        block_q_dq=query_block,
+        block_kv_dq=key_block,
     )
-    same = masks.MultiHeadMask([mask] * heads)
-    attend: Any = kernels.make_splash_mha(same, block_sizes=sizes, head_shards=1, q_seq_shards=1)
-    # A sink takes part in the softmax with no value of its own. Beside any real score it weighs
-    # nothing, and beside hidden ones everything: a query that may attend to nothing gets zeros.
+    mask = masks.MultiHeadMask([row_mask] * heads)
+    attend: Any = kernels.make_splash_mha(mask, block_sizes=sizes, head_shards=1, q_seq_shards=1)
+    # A sink is an additional score in the softmax, without a value. Its weight is 0 next to any
+    # real score, and 1 if all scores are masked: a query without an allowed key gets zeros.
     sinks = jnp.full(heads, kernels.DEFAULT_MASK_VALUE / 2, jnp.float32)
 
-    def of_row(query: Array, key: Array, value: Array, queries: Array, keys: Array) -> Array:
-        return attend(query, key, value, kernels.SegmentIds(queries, keys), sinks)
+    def in_row(query: Array, key: Array, value: Array, query_ids: Array, key_ids: Array) -> Array:
+        return attend(query, key, value, kernels.SegmentIds(query_ids, key_ids), sinks)
 
-    return jax.vmap(of_row)(query, key, value, query_segments, key_segments)
+    return jax.vmap(in_row)(query, key, value, query_segments, key_segments)

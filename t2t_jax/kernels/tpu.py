@@ -1,4 +1,4 @@
-"""The presets for TPUs: in float32 and in bfloat16."""
+"""Presets of kernels for TPUs, in float32 and in bfloat16."""
 
 from dataclasses import replace
 from functools import partial
@@ -11,10 +11,9 @@ from t2t_jax.kernels.products import logits_on_accelerators, summed_in_float32, 
 
 TPU = replace(
     reference.REFERENCE,
-    # The gradient of the product of queries and keys is an operand of two products.
-    # `einsum_float32` would round it to their dtype: then it is written and read, which takes as
-    # long as the products.
-    attention=FastAttention((splash_form, blockwise_form), product=summed_in_float32),
+    # Two matmuls read the gradient of the scores. `einsum_float32` would round it to their dtype,
+    # and XLA would then write and read it, which takes as long as the matmuls.
+    attention=FastAttention((splash_form, blockwise_form), einsum=summed_in_float32),
     logits=logits_on_accelerators,
     losses=partial(
         reference.losses,
@@ -26,8 +25,8 @@ TPU = replace(
     unrolls=lambda x: True,  # see `gpu.GPU`
     rounds_biases=True,
 )
-"""The functions for TPUs."""
+"""Kernels for TPUs."""
 
 
-TPU_BFLOAT16 = replace(TPU, layer_norm=partial(normalization.layer_norm, with_products=True))
-"""The functions for networks in bfloat16, whose squares are exact in float32."""
+TPU_BFLOAT16 = replace(TPU, layer_norm=partial(normalization.layer_norm, plain_sums=True))
+"""Kernels for TPUs and bfloat16 networks: squares of bfloat16 are exact in float32."""

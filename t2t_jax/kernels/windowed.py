@@ -1,8 +1,8 @@
-"""Restricted self-attention (section 4): each position is compared only with those near it.
+"""Restricted self-attention (section 4): each position attends only to positions in its window.
 
-The row is cut into blocks as long as the window. The queries of a block are compared with the keys
-of this block, of the one before it and, unless the mask is causal, of the one after it: work and
-memory are linear in the length of the row. The blocks become rows of an ordinary attention:
+A row is cut into blocks as long as the window. The queries of a block attend to the keys of that
+block, the previous block and, unless the mask is causal, the next block. Work and memory are linear
+in the row length. The blocks become rows of an ordinary attention:
 
     window 2, causal      query block     keys
                           0 1             . . 0 1
@@ -29,60 +29,60 @@ def windowed_attention(
     bias: DistanceBias | None,
     dropout_key: DropoutKey | None,
 ) -> Float[Array, "b t h d_v"]:
-    """Compute an attention whose queries and keys are less than `mask.window` apart.
+    """Compute attention between positions whose distance is less than `mask.window`.
 
     Args:
-      attend: the attention of whole rows, `attend(query, key, value, mask, bias, dropout_key=)`;
-        it is called once, with blocks for rows.
-      query: queries of each head.
-      key: keys of each head.
-      value: values of each head.
-      mask: which positions may attend to which; it has a window.
-      bias: the function of distances to add to the scores; None means none.
-      dropout_key: key of the dropout of weights; other weights are dropped than by the whole mask.
+      attend: computes attention of rows, `attend(query, key, value, mask, bias, dropout_key=)`.
+      mask: a mask with a window.
+      bias: maps distances to a bias of the scores; None means no bias.
+      dropout_key: random key of dropout, which drops other weights than with a dense mask.
     """
     window = mask.window
     assert window is not None
     batch, length, *_ = query.shape
-    keys = masks.keys_in_window(window, mask.causal)
-    apart = masks.distances(window, keys, first_key=-window)
-    near = masks.window_mask(apart, window)
+    num_keys = masks.keys_in_window(window, mask.causal)
+    distances = masks.distances(window, num_keys, first_key=-window)  # the same in every block
+    window_mask = masks.window_mask(distances, window)
     if mask.causal:
-        near &= apart >= 0
+        window_mask &= distances >= 0
     queries = _blocks(mask.query_segments, window)
-    alike = masks.segment_mask(queries, _neighbours(mask.key_segments, window, keys))
-    blocks = -(-length // window)
+    segment_mask = masks.segment_mask(queries, _key_blocks(mask.key_segments, window, num_keys))
+    num_blocks = -(-length // window)
     if dropout_key is not None:
-        dropout_key = dropout_key._replace(first_row=dropout_key.first_row * blocks)
-    heads, rows = attend(
+        dropout_key = dropout_key._replace(first_row=dropout_key.first_row * num_blocks)
+    heads, query_mask = attend(
         _blocks(query, window),
-        *(_neighbours(x, window, keys) for x in (key, value)),
-        alike & near,
-        None if bias is None else lambda _: bias(apart),  # the distances within every block
+        *(_key_blocks(x, window, num_keys) for x in (key, value)),
+        segment_mask & window_mask,
+        None if bias is None else lambda _: bias(distances),
         dropout_key=dropout_key,
     )
-    if rows is not None:
-        heads = jnp.where(rows[..., None], heads, 0)
-    return heads.reshape(batch, blocks * window, *heads.shape[2:])[:, :length]
+    if query_mask is not None:
+        heads = jnp.where(query_mask[..., None], heads, 0)
+    return heads.reshape(batch, num_blocks * window, *heads.shape[2:])[:, :length]
 
 
 def _blocks(x: Shaped[Array, "b t *d"], window: int) -> Shaped[Array, "blocks window *d"]:
-    """Return the blocks of all rows in turn; the last block of a row is padded with zeros."""
+    """Cut rows into blocks; the last block of a row is padded with zeros."""
     x = jnp.pad(x, ((0, 0), (0, -x.shape[1] % window), *[(0, 0)] * (x.ndim - 2)))
     return x.reshape(x.shape[0] * (x.shape[1] // window), window, *x.shape[2:])
 
 
-def _neighbours(
-    x: Shaped[Array, "b t *d"], window: int, keys: int
-) -> Shaped[Array, "blocks keys *d"]:
-    """Return for each block the vectors from the block before on, with zeros beyond the row."""
+def _key_blocks(
+    x: Shaped[Array, "b t *d"], window: int, num_keys: int
+) -> Shaped[Array, "blocks num_keys *d"]:
+    """Return, for each block, `num_keys` vectors from the start of the previous block.
+
+    Vectors outside the row are zeros.
+    """
     batch, length = x.shape[:2]
     padded = -(-length // window) * window
-    after = keys - 2 * window + padded - length
-    x = jnp.pad(x, ((0, 0), (window, after), *[(0, 0)] * (x.ndim - 2)))
+    num_after = num_keys - 2 * window + padded - length
+    x = jnp.pad(x, ((0, 0), (window, num_after), *[(0, 0)] * (x.ndim - 2)))
+    # Previous, current and next block of every block, each [batch, blocks, window, ...].
     parts = [
         x[:, first : first + padded].reshape(batch, padded // window, window, *x.shape[2:])
-        for first in range(0, keys, window)
+        for first in range(0, num_keys, window)
     ]
     joined = jnp.concatenate(parts, axis=2)
-    return joined.reshape(batch * (padded // window), keys, *x.shape[2:])
+    return joined.reshape(batch * (padded // window), num_keys, *x.shape[2:])

@@ -58,10 +58,10 @@ def test_moments_by_sums_of_numbers_in_bfloat16_are_no_less_exact():
         assert worst[1] < 1.1 * worst[0]
 
 
-@pytest.mark.parametrize("with_products", [False, True])
+@pytest.mark.parametrize("plain_sums", [False, True])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", ["usual", "odd width", "one vector"])
-def test_derivatives_are_those_that_jax_finds_of_the_formula(name, dtype, with_products):
+def test_derivatives_are_those_that_jax_finds_of_the_formula(name, dtype, plain_sums):
     x = jnp.array(_VECTORS[name], dtype)
     weights = jnp.array(np.random.default_rng(2).normal(size=x.shape), jnp.float32)
 
@@ -69,7 +69,7 @@ def test_derivatives_are_those_that_jax_finds_of_the_formula(name, dtype, with_p
         arrays = x, *_learned(x.shape[-1])
         return values_and_gradients(partial(norm, epsilon=1e-6), arrays, weights)
 
-    found = of(partial(layer_norm, with_products=with_products))
+    found = of(partial(layer_norm, plain_sums=plain_sums))
     expected = of(normalization.layer_norm)
     assert [one.dtype for one in found] == [one.dtype for one in expected]
     near = 1e-4 if dtype == "float32" else 2e-2

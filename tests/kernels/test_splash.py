@@ -31,7 +31,7 @@ def interpreted():
     """Several blocks, of a kernel that runs on any device."""
     make = partial(splash_attention_kernel.make_splash_mha, interpret=True)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(splash, "_LARGEST_BLOCK", 128)
+        patch.setattr(splash, "_MAX_BLOCK", 128)
         patch.setattr(splash_attention_kernel, "make_splash_mha", make)
         yield
 
