@@ -19,7 +19,7 @@ from t2t_jax.run.job import BETWEEN, Goodput, read_goodput
 from t2t_jax.run.progress import STEPS
 from t2t_jax.sweep.cell import SPLIT, Cell, Scores, cells, decide, num_seeds_in, score_at
 from t2t_jax.sweep.comparison import Results, cell_name, grouped, measure, verdict_on
-from t2t_jax.sweep.launchers import last_words
+from t2t_jax.sweep.launchers import last_output
 from t2t_jax.sweep.rules import recorded_plan
 from t2t_jax.sweep.same_code import devices_and_dtypes
 from t2t_jax.sweep.stored_grid import added_later, read_record, rows_outside, scorings
@@ -96,7 +96,7 @@ def report_on(cell: Cell) -> CellReport:
     report = _of_run(cell)
     try:
         result = cell.result()
-        tail, rungs = ("", {}) if result is not None else (last_words(cell), cell.rungs())
+        tail, rungs = ("", {}) if result is not None else (last_output(cell), cell.rungs())
     except UserError as error:
         return report._replace(state=LEFT_OUT, reason=str(error))
     if result is not None:

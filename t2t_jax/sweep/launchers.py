@@ -1,4 +1,4 @@
-"""Launchers of the processes of a grid: on this machine, or on a cluster through submitit."""
+"""Launch the cells of a grid as local processes, or as cluster jobs through submitit."""
 
 import ast
 import fcntl
@@ -25,62 +25,62 @@ from t2t_jax.system.regular_file import check_regular
 _CUDA, _ROCM = "CUDA_VISIBLE_DEVICES", ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 _PLATFORMS = {"gpu", "cuda", "rocm"}  # JAX's names for GPUs
 _SECONDS_TO_LIST = 60
-_LISTED = re.compile(r"^(?:GPU (\d+): |[ \t]+MIG .*\(UUID: (MIG-[^)]+)\))", re.MULTILINE)
+_NVIDIA_LINE = re.compile(r"^(?:GPU (\d+): |[ \t]+MIG .*\(UUID: (MIG-[^)]+)\))", re.MULTILINE)
 _NVIDIA, _AMD = "proc/driver/nvidia/gpus", "sys/class/kfd/kfd/topology/nodes"
 
 
 class Gpus(NamedTuple):
-    """The GPUs available to processes of this machine."""
+    """The GPUs that local processes may use."""
 
     names: tuple[str, ...] = ()
-    """The names of the GPUs, as `variable` takes them."""
+    """Names of GPUs, in the form that `variable` expects."""
     variable: str = _CUDA
-    """The variable of the environment that lists the GPUs that a process sees."""
+    """The environment variable that sets the GPUs visible to a process."""
     source: str = ""
-    """The source of the names, for errors."""
+    """The source of the names, for error messages."""
 
 
 def find_gpus(root: Path = Path("/")) -> Gpus:
-    """Find the GPUs that a process in this environment would see, or their parts (MIG).
+    """Find the GPUs, or their MIG instances, that a process in this environment sees.
 
-    They are the GPUs that an environment variable names, or else those that `nvidia-smi` lists, or
-    else those that the drivers of NVIDIA or AMD show below `root`. There are none if JAX_PLATFORMS
-    is set and names no GPU.
+    The function asks, in this order, the environment variables for visible GPUs, `nvidia-smi`, and
+    the files of NVIDIA's and AMD's drivers below `root`. It finds none if JAX_PLATFORMS is set
+    without a GPU platform.
     """
     platforms = os.environ.get("JAX_PLATFORMS", "")
     if platforms and not _PLATFORMS & {*platforms.split(",")}:
         return Gpus()
     for variable in (_CUDA, *_ROCM):
         if variable in os.environ:
-            named = [name.strip() for name in os.environ[variable].split(",")]
-            none = "", "-1", "NoDevFiles"  # the last one is Slurm's
-            return Gpus(tuple(name for name in named if name not in none), variable, variable)
-    if listed := _listed():
+            names = [name.strip() for name in os.environ[variable].split(",")]
+            hidden = "", "-1", "NoDevFiles"  # Slurm writes NoDevFiles
+            return Gpus(tuple(name for name in names if name not in hidden), variable, variable)
+    if listed := _list_nvidia():
         return Gpus(listed, _CUDA, "nvidia-smi -L")
-    if indices := _indices(len([*(root / _NVIDIA).glob("*")])):
+    if indices := _index_names(len([*(root / _NVIDIA).glob("*")])):
         return Gpus(indices, _CUDA, f"/{_NVIDIA}")
     nodes = (path.read_text().strip() for path in (root / _AMD).glob("*/gpu_id"))
-    count = sum(node not in ("", "0") for node in nodes)  # a processor is a node with the id 0
-    return Gpus(_indices(count), _ROCM[0], f"/{_AMD}")
+    count = sum(node not in ("", "0") for node in nodes)  # CPUs have the id 0
+    return Gpus(_index_names(count), _ROCM[0], f"/{_AMD}")
 
 
-def _listed() -> tuple[str, ...]:
-    """Return the GPUs that `nvidia-smi` lists: the index of each, or the names of its parts."""
-    command, hidden = ["nvidia-smi", "-L"], subprocess.DEVNULL
+def _list_nvidia() -> tuple[str, ...]:
+    """Return the GPUs that `nvidia-smi` lists: MIG instances by name, other GPUs by index."""
+    command, devnull = ["nvidia-smi", "-L"], subprocess.DEVNULL
     try:
-        listed = subprocess.check_output(command, stderr=hidden, timeout=_SECONDS_TO_LIST)
+        output = subprocess.check_output(command, stderr=devnull, timeout=_SECONDS_TO_LIST)
     except (OSError, subprocess.SubprocessError):  # nvidia-smi is missing, or finds no driver
         return ()
     parts: dict[str, list[str]] = {}
-    for index, part in _LISTED.findall(listed.decode(errors="replace")):
+    for index, part in _NVIDIA_LINE.findall(output.decode(errors="replace")):
         if index:
             parts[index] = []
         elif parts:
             parts[next(reversed(parts))].append(part)
-    return tuple(name for index, named in parts.items() for name in named or [index])
+    return tuple(name for index, part_names in parts.items() for name in part_names or [index])
 
 
-def _indices(count: int) -> tuple[str, ...]:
+def _index_names(count: int) -> tuple[str, ...]:
     return tuple(map(str, range(count)))
 
 
@@ -88,67 +88,68 @@ _SUBMITIT = "submitit"
 
 
 class Outcome(NamedTuple):
-    """The end of a cell's process: its exit code, and the reason of a failure."""
+    """The exit code of a cell's process, and the reason for a failure."""
 
     code: int
     """0 if the cell is done, 128 + n if signal n stopped it, another number for a failure."""
     message: str
-    """The reason of a failure, in one line."""
+    """The reason for a failure, in one line; "" for code 0."""
 
 
 @runtime_checkable
 class Job(Protocol):
-    """The process, or the job of a cluster, that trains a cell."""
+    """The local process or cluster job that trains a cell."""
 
     def poll(self) -> Outcome | None:
         """Return the outcome of the cell; None while the cell is queued or running."""
 
     def stop(self) -> None:
-        """Ask the cell to write a checkpoint and end, unless its job outlives the sweep."""
+        """Ask a local process to write a checkpoint and exit. Cluster jobs continue."""
 
     def wait(self) -> None:
-        """Wait until the cell has ended, if `stop` has asked it to end."""
+        """Wait until a stopped local process exits. Do not wait for cluster jobs."""
 
 
 @runtime_checkable
 class Launcher(Protocol):
-    """A place where cells are trained, such as this machine or a cluster."""
+    """A service that starts cells, such as this machine or a cluster."""
 
     def launch(self, cell: Cell) -> Job | None:
-        """Start a cell, or take over its job if one is queued or running.
+        """Start a cell, or adopt its queued or running job.
 
         Returns:
-          The job; None if there is no room now, or if another sweep trains this cell.
+          The job; None if no slot is free, or if another sweep trains this cell.
 
         Raises:
-          UserError, OSError: the cell cannot be started.
+          UserError, OSError: the cell cannot start.
         """
 
 
 class Local:
-    """A launcher of processes on this machine, each on its share of the cores and of the GPUs.
+    """Launch cells as local processes, each with a share of the CPU cores and GPUs.
 
-    No two of them see the same GPU: JAX takes three quarters of the memory of each GPU that it
-    sees. `find_gpus` finds the GPUs of the machine.
+    No two processes see the same GPU, because JAX reserves three quarters of the memory of each
+    visible GPU. `find_gpus` finds the GPUs.
     """
 
     def __init__(self, num_jobs: int, flags: Sequence[str] = ()) -> None:
-        """Divide the machine into shares, for as many cells at once, or refuse too many.
+        """Divide cores and GPUs between processes, and refuse more processes than cores or GPUs.
 
         Args:
+          num_jobs: the number of parallel processes.
           flags: flags of plugins for the cells; see `plugins.flags_from`.
         """
         self._flags = flags
         cores = sorted(os.sched_getaffinity(0))
         if not 1 <= num_jobs <= len(cores):
             raise UserError(f"jobs={num_jobs} is not from 1 to {len(cores)}, the number of cores")
-        gpus = find_gpus() if num_jobs > 1 else Gpus()  # a single process sees all of them
+        gpus = find_gpus() if num_jobs > 1 else Gpus()  # a single process uses all GPUs
         names = gpus.names
         if names and num_jobs > len(names):
             raise UserError(
-                f"jobs={num_jobs} is more than the {len(names)} GPUs of {gpus.source}, and two "
-                "do not fit on one; ask for at most one job for each, or set JAX_PLATFORMS=cpu for "
-                "jobs on the cores alone"
+                f"jobs={num_jobs} is more than the {len(names)} GPUs of {gpus.source}, and a GPU "
+                "fits only one job; use at most one job per GPU, or set JAX_PLATFORMS=cpu to train "
+                "on CPU cores"
             )
         self._cores = [set(cores[first::num_jobs]) for first in range(num_jobs)]
         self._gpus = [
@@ -158,7 +159,7 @@ class Local:
         self._jobs: list[_LocalJob | None] = [None] * num_jobs
 
     def launch(self, cell: Cell) -> Job | None:
-        """Start a cell on the first free share of the machine."""
+        """Start a cell on the first free share of cores and GPUs."""
         free = [i for i, job in enumerate(self._jobs) if job is None or job.poll() is not None]
         if not free:
             return None
@@ -167,7 +168,7 @@ class Local:
         check_regular(cell.log)
         with cell.log.open("ab") as log:
             try:
-                # The process inherits the lock, and keeps it even if this one is killed.
+                # The cell inherits the lock, and keeps it even if the sweep is killed.
                 fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 return None
@@ -178,7 +179,7 @@ class Local:
                 stdout=log,
                 stderr=log,
                 env={**os.environ, **self._gpus[share], **environment_of(cell.config)},
-                start_new_session=True,  # Ctrl-C reaches it through `stop` alone
+                start_new_session=True,  # Ctrl-C must reach the cell only through `stop`
             )
         job = self._jobs[share] = _LocalJob(cell, process)
         os.sched_setaffinity(process.pid, self._cores[share])
@@ -189,7 +190,7 @@ class _LocalJob:
     def __init__(self, cell: Cell, process: subprocess.Popen[bytes]) -> None:
         self._cell, self._process = cell, process
         assert process.stdin is not None
-        # The process may have ended at once; `poll` tells why.
+        # A process that has already failed closes the pipe; `poll` reports the reason.
         with suppress(BrokenPipeError), process.stdin:
             process.stdin.write(cell.config.to_json().encode())
 
@@ -199,9 +200,9 @@ class _LocalJob:
             return None
         if code < 0:
             name = signal.Signals(-code).name
-            return Outcome(1, f"its process was ended by {name}; see {self._cell.log}")
-        said = _last_line(self._cell.log) or f"see {self._cell.log}"
-        return Outcome(code, said if code else "")
+            return Outcome(1, f"{name} ended its process; see {self._cell.log}")
+        message = _last_line(self._cell.log) or f"see {self._cell.log}"
+        return Outcome(code, message if code else "")
 
     def stop(self) -> None:
         self._process.terminate()
@@ -210,40 +211,40 @@ class _LocalJob:
         self._process.wait()
 
 
-def last_words(cell: Cell) -> str:
-    """Return the last line that a process of a cell printed, here or in a job; "" without any."""
-    number = _job_id(cell.workdir.with_suffix(".job"))
-    errors = cell.workdir.parent.parent / _SUBMITIT / f"{number}_0_log.err"
-    files = [path for path in (cell.log, errors) if path.is_file()]
+def last_output(cell: Cell) -> str:
+    """Return the last line that a cell printed, locally or in a cluster job; "" if none."""
+    job_id = _job_id(cell.workdir.with_suffix(".job"))
+    job_errors = cell.workdir.parent.parent / _SUBMITIT / f"{job_id}_0_log.err"
+    files = [path for path in (cell.log, job_errors) if path.is_file()]
     return _last_line(max(files, key=lambda path: path.stat().st_mtime)) if files else ""
 
 
 def _last_line(log: Path) -> str:
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    said = (line.strip() for line in reversed(lines) if not line.startswith("INFO:submitit:"))
-    return next(filter(None, said), "")
+    messages = (line.strip() for line in reversed(lines) if not line.startswith("INFO:submitit:"))
+    return next(filter(None, messages), "")
 
 
 class Cluster:
-    """A launcher of jobs on a cluster, which outlive the sweep; a later sweep takes them over."""
+    """Launch cells as cluster jobs. Jobs outlive the sweep, and a later sweep adopts them."""
 
     def __init__(
         self, workdir: Path, settings: Sequence[str], kind: str = "slurm", flags: Sequence[str] = ()
     ) -> None:
-        """Prepare to submit all cells at once, as the cluster has a queue.
+        """Configure submitit, which queues all cells at once.
 
         Args:
-          workdir: the grid's directory; submitit's files go to its folder `submitit/`.
+          workdir: the grid's directory; submitit writes its files to `submitit/` there.
           settings: `name=value` for `submitit.AutoExecutor.update_parameters`, such as
             `slurm_partition=gpu`; `timeout_min` is required.
-          kind: the kind of cluster, by submitit's name for it.
-          flags: as for `Local`.
+          kind: submitit's name for the kind of cluster.
+          flags: flags of plugins for the cells; see `plugins.flags_from`.
         """
         with needs_extra("slurm", "--launcher slurm"):
             import submitit
 
-        check_local(workdir, "for jobs of a cluster, choose a directory that the nodes share")
-        parameters = _parsed(settings)
+        check_local(workdir, "for cluster jobs, choose a directory that the nodes share")
+        parameters = _parse_settings(settings)
         if not {"timeout_min", "slurm_time"} & parameters.keys():
             raise UserError("a job needs a time limit, such as --slurm timeout_min=1440 (minutes)")
         self._folder, self._flags = workdir / _SUBMITIT, flags
@@ -255,17 +256,17 @@ class Cluster:
             self._executor.update_parameters(name=workdir.name, **parameters)
         except (RuntimeError, NameError, TypeError, ValueError, AssertionError) as error:
             reason = in_one_line(error)
-            raise UserError(f"launcher {kind}: {reason}; mend --slurm name=value") from error
+            raise UserError(f"launcher {kind}: {reason}; correct --slurm name=value") from error
 
     def launch(self, cell: Cell) -> Job | None:
-        """Submit a cell, unless its job is in the queue already."""
+        """Submit a cell, or adopt its job from the queue."""
         stored = cell.workdir.with_suffix(".job")
         if job_id := _job_id(stored):
             job = self._job_class(self._folder, job_id, [0])
             if not job.done():
                 return _ClusterJob(job)
         try:
-            # As text: only a config that is made on the node reads the files that register names.
+            # Send the config as JSON text, so that the node loads the files that register names.
             config, env = cell.config.to_json(), environment_of(cell.config)
             job = self._executor.submit(
                 _run_cell, config, str(cell.workdir), env, self._flags, cell.until, cell.split
@@ -278,10 +279,10 @@ class Cluster:
 
 
 def _watch_queue() -> None:
-    """Have submitit ask Slurm's queue for the states of jobs, if Slurm keeps no accounts.
+    """Make submitit read job states from Slurm's queue if Slurm has no accounting database.
 
-    submitit asks only the accounts. Without them it warns at every poll, and takes a job that ended
-    without a result for a running one. If the queue does not answer, a single warning says so.
+    submitit reads only the database. Without one, it warns at every poll, and reports jobs as
+    running that ended without a result.
     """
     with suppress(OSError):
         if not subprocess.run(["sacct", "--noheader"], capture_output=True, check=False).returncode:
@@ -290,35 +291,35 @@ def _watch_queue() -> None:
 
     class Queue(SlurmInfoWatcher):
         is_silent = False
-        """Whether the last look had no answer, as while the controller of Slurm is started anew."""
+        """Whether the last query failed, for example while Slurm's controller restarts."""
 
         def update(self) -> None:
-            of_user = f"--user={os.getuid()}"
-            command = ["squeue", "--noheader", "--states=all", of_user, "--format=%i|%T|%N"]
-            seen = subprocess.run(command, capture_output=True, check=False)
-            if seen.returncode and not self.is_silent:
-                said = in_one_line(seen.stderr.decode(errors="replace"))
-                warn(f"squeue does not answer ({said}); until it does, jobs keep their last state")
-            self.is_silent = bool(seen.returncode)
+            user = f"--user={os.getuid()}"
+            command = ["squeue", "--noheader", "--states=all", user, "--format=%i|%T|%N"]
+            reply = subprocess.run(command, capture_output=True, check=False)
+            if reply.returncode and not self.is_silent:
+                error = in_one_line(reply.stderr.decode(errors="replace"))
+                warn(f"squeue does not answer ({error}); until it does, jobs keep their last state")
+            self.is_silent = bool(reply.returncode)
             if not self.is_silent:
-                jobs = self.read_info(b"JobID|State|NodeList\n" + seen.stdout)
+                jobs = self.read_info(b"JobID|State|NodeList\n" + reply.stdout)
                 self._info_dict.update({job: {"State": "GONE"} for job in self._registered} | jobs)
             self._last_status_check = time.time()
-            ended = {job for job in self._registered if self.is_done(job, mode="cache")}
-            self._finished |= ended
+            ended_jobs = {job for job in self._registered if self.is_done(job, mode="cache")}
+            self._finished |= ended_jobs
 
     SlurmJob.watcher = Queue(delay_s=600)
 
 
-def _job_id(stored: Path) -> str:
-    """Return the job that a file names; "" if there is no file, or an empty one after a kill."""
-    content = stored.read_bytes().strip() if stored.is_file() else b""
-    if content and not re.fullmatch(rb"[0-9]+(_[0-9]+)?", content):
+def _job_id(job_file: Path) -> str:
+    """Read the id of a cluster job; "" if the file is missing, or is empty after a kill."""
+    job_id = job_file.read_bytes().strip() if job_file.is_file() else b""
+    if job_id and not re.fullmatch(rb"[0-9]+(_[0-9]+)?", job_id):
         raise UserError(
-            f"{stored} is damaged: {content[:40]!r} is no job of the cluster; see whether the job "
+            f"{job_file} is damaged: {job_id[:40]!r} is no job id; check whether the job still "
             "runs, then remove the file to submit it again"
         )
-    return content.decode()
+    return job_id.decode()
 
 
 def _run_cell(
@@ -326,8 +327,8 @@ def _run_cell(
 ) -> Outcome:
     """Train and score a cell on a node of the cluster.
 
-    SIGUSR2, which announces the end of the job's time or its preemption, stops the training like
-    SIGTERM: with a checkpoint. The sweep then submits the cell again.
+    SIGUSR2 announces a timeout or preemption. It stops training after a checkpoint, like SIGTERM,
+    and the sweep then submits the cell again.
     """
     from t2t_jax.system.program import prepare_process
 
@@ -354,25 +355,25 @@ class _ClusterJob:
             return None
         try:
             return self._job.result()
-        except Exception as error:  # it left no result
+        except Exception as error:  # the job left no result
             first = (str(error).strip() or type(error).__name__).splitlines()[0]
             return Outcome(1, f"job {self._job.job_id}: {first}; see {self._job.paths.stderr}")
 
     def stop(self) -> None:
-        """Do nothing, as the job continues without the sweep."""
+        """Do nothing: the job continues without the sweep."""
 
     def wait(self) -> None:
-        """Do nothing, as `stop` has not asked the job to end."""
+        """Do nothing: `stop` does not stop the job."""
 
 
-def _parsed(settings: Sequence[str]) -> Mapping[str, object]:
-    parsed: dict[str, object] = {}
+def _parse_settings(settings: Sequence[str]) -> Mapping[str, object]:
+    parameters: dict[str, object] = {}
     for setting in settings:
-        name, equals, value = setting.partition("=")
-        if not (name and equals and value):
+        name, separator, value = setting.partition("=")
+        if not (name and separator and value):
             raise UserError(f"--slurm {setting!r} is not name=value, as in slurm_partition=gpu")
         try:
-            parsed[name] = ast.literal_eval(value)
+            parameters[name] = ast.literal_eval(value)
         except (ValueError, SyntaxError):
-            parsed[name] = value
-    return parsed
+            parameters[name] = value
+    return parameters

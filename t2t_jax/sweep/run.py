@@ -21,10 +21,10 @@ from t2t_jax.system.signals import StopSignal
 from t2t_jax.tasks.measures.perplexity import perplexity_text
 
 _SIGNS = {"waiting": "·", "running": "▶", "done": "✓", "failed": "✗"}
-_SEEN_ALONE = {"paused": "‖", "diverged": "∞"}
-"""The signs of states that the line on the progress names only where a cell is in them."""
-_OPEN = {"waiting", "running"}
-"""The states in which a cell is trained, or is to be."""
+_RARE_SIGNS = {"paused": "‖", "diverged": "∞"}
+"""Signs of states that the progress line shows only if a cell is in them."""
+_OPEN_STATES = {"waiting", "running"}
+"""The states of cells that still need training."""
 _SECONDS_BETWEEN_LOOKS = 1.0
 _SECONDS_BETWEEN_LINES = 60.0
 
@@ -34,56 +34,56 @@ class _Status:
     cell: Cell
     state: str = "waiting"
     scores: dict[int, float] = field(default_factory=dict)
-    """The perplexities of the cell by step, as `Cell.scores` gives them."""
+    """Dev perplexities by step, from `Cell.scores`."""
     job: Job | None = None
     result: Record | None = None
     message: str = ""
     started: float = field(default_factory=time.monotonic)
     progress: Record = field(default_factory=dict)
-    """The last record of training of a running cell."""
+    """The last training record of a running cell."""
     steps_before: int = 0
-    """The number of steps that an earlier sweep took."""
+    """The number of steps trained by earlier sweeps."""
 
     @property
     def steps(self) -> int:
-        """Return the number of steps taken so far, at most `cell.until`."""
-        is_there = self.state in ("done", "paused")
-        return self.cell.until if is_there else self.progress.get("step", self.steps_before)
+        """Return the number of trained steps, at most `cell.until`."""
+        is_at_end = self.state in ("done", "paused")
+        return self.cell.until if is_at_end else self.progress.get("step", self.steps_before)
 
 
 def run_cells(
     plan: GridPlan, launcher: Launcher, console: Console, max_hours: float | None = None
 ) -> int:
-    """Train and score the cells of a plan; one that fails does not stop the others.
+    """Train and score the cells of a plan. A failed cell does not stop other cells.
 
-    A signal, such as Ctrl-C, stops the processes of this machine, each with a checkpoint. So does
-    the end of `max_hours`, after which nothing more begins. A terminal shows a live table; other
-    consoles show a line for each event, and one a minute with an estimate of the end.
+    A signal, such as Ctrl-C, or the end of `max_hours` stops local processes after a checkpoint,
+    and no cell starts afterwards. A terminal shows a live table. Other consoles show a line per
+    event, and every minute a line with the estimated end.
 
     Returns:
-      The number of the signal that stopped the sweep; 0 if none came.
+      The number of the signal that stopped the sweep, or 0.
     """
     by_name: dict[str, _Status] = {}
-    _follow(plan, by_name)
+    _update_plan(plan, by_name)
     statuses = by_name.values()
     finished = sum(status.state == "done" for status in statuses)
     console.print(f"{len(statuses)} cells, {finished} of them finished before", highlight=False)
     with StopSignal() as stop:
         try:
             with Live(console=console, auto_refresh=False) as live:
-                began = said = now = time.monotonic()
-                end = math.inf if max_hours is None else began + 3600 * max_hours
-                while not stop.number and now < end and _OPEN & {s.state for s in statuses}:
+                start = last_report = now = time.monotonic()
+                end = math.inf if max_hours is None else start + 3600 * max_hours
+                while not stop.number and now < end and _OPEN_STATES & {s.state for s in statuses}:
                     for status in [*statuses]:
-                        _advance(status, launcher, console)
-                    _follow(plan, by_name)
+                        _poll(status, launcher, console)
+                    _update_plan(plan, by_name)
                     now = time.monotonic()
-                    if console.is_terminal or now - said >= _SECONDS_BETWEEN_LINES:
-                        said, left = now, _seconds_left(statuses, now - began)
+                    if console.is_terminal or now - last_report >= _SECONDS_BETWEEN_LINES:
+                        last_report, eta = now, _seconds_left(statuses, now - start)
                         if console.is_terminal:
-                            live.update(_table(statuses, left, console.width), refresh=True)
+                            live.update(_table(statuses, eta, console.width), refresh=True)
                         else:
-                            console.print(_summary(statuses, left), highlight=False, soft_wrap=True)
+                            console.print(_summary(statuses, eta), highlight=False, soft_wrap=True)
                     time.sleep(_SECONDS_BETWEEN_LOOKS)
                     now = time.monotonic()
                 if now >= end:
@@ -97,38 +97,38 @@ def run_cells(
     return stop.number
 
 
-def _follow(plan: GridPlan, by_name: dict[str, _Status]) -> None:
-    """Ask the plan for its decisions, until the scores that are there decide nothing more."""
-    before: Scores | None = None
-    while before != (scores := {name: status.scores for name, status in by_name.items()}):
-        before = scores
+def _update_plan(plan: GridPlan, by_name: dict[str, _Status]) -> None:
+    """Apply the plan until the available scores change none of its decisions."""
+    previous: Scores | None = None
+    while previous != (scores := {name: status.scores for name, status in by_name.items()}):
+        previous = scores
         for cell in plan(scores):
             status = by_name.get(cell.name)
             if status is None:
                 status = by_name[cell.name] = _Status(cell)
-                _look_for_scores(status)
+                _read_scores(status)
                 status.steps_before = status.steps or cell.progress().get("step", 0)
             elif status.cell.until != cell.until:
                 status.cell = cell
                 if status.state == "paused":
                     status.state = "waiting"
-                    _look_for_scores(status)
+                    _read_scores(status)
 
 
 def _stop_jobs(jobs: Sequence[Job], console: Console) -> None:
     if jobs:
-        console.print(f"stopping; what runs here ({len(jobs)}) writes a checkpoint first")
+        console.print(f"stopping {len(jobs)} cell(s); each writes a checkpoint first")
     for job in jobs:
         job.stop()
     for job in jobs:
         job.wait()
 
 
-def _advance(status: _Status, launcher: Launcher, console: Console) -> None:
-    """Poll a cell once: start it if there is room, or check whether it has ended."""
-    before = status.state
+def _poll(status: _Status, launcher: Launcher, console: Console) -> None:
+    """Start a waiting cell if a slot is free, or check whether a running cell has ended."""
+    previous = status.state
     if status.state == "waiting":
-        _look_for_scores(status)  # another sweep may have trained it
+        _read_scores(status)  # another sweep may have trained it
     if status.state == "waiting":
         try:
             status.job = launcher.launch(status.cell)
@@ -138,18 +138,18 @@ def _advance(status: _Status, launcher: Launcher, console: Console) -> None:
             status.state, status.started = "running", time.monotonic()
     elif status.job and (outcome := status.job.poll()) is not None:
         status.job = None
-        _look_for_scores(status)
+        _read_scores(status)
         if status.state == "running":
-            # One that a signal stopped has left a checkpoint to go on from, and a job that an
-            # earlier sweep submitted may have trained the cell to an earlier step.
+            # Resume a cell that a signal stopped. A job of an earlier sweep may also exit with code
+            # 0 at a step before `until`.
             status.state = "waiting" if outcome.code > 128 or not outcome.code else "failed"
             status.message = outcome.message or f"it ended with exit code {outcome.code}"
-    if status.state != before and not console.is_terminal:
+    if status.state != previous and not console.is_terminal:
         console.print(_event(status), highlight=False, markup=False, soft_wrap=True)
 
 
-def _look_for_scores(status: _Status) -> None:
-    """Read the scores of a cell, and use them to decide whether it needs training now."""
+def _read_scores(status: _Status) -> None:
+    """Read the scores of a cell, and update its state."""
     cell = status.cell
     try:
         status.result = cell.result()
@@ -164,28 +164,28 @@ def _look_for_scores(status: _Status) -> None:
 
 
 def _seconds_left(statuses: Collection[_Status], seconds: float) -> float | None:
-    """Read the progress of running cells, and estimate the seconds to the end of a sweep.
+    """Read the progress of running cells, and estimate the seconds until a sweep ends.
 
-    All steps are assumed to take equally long; the result is None while no step is logged.
+    The estimate assumes equal times for all steps; it is None until a step is logged.
     """
     for status in statuses:
         if status.state == "running":
             status.progress = status.cell.progress()
-    taken = sum(max(s.steps - s.steps_before, 0) for s in statuses)
-    over = "failed", "diverged"
-    left = sum(max(s.cell.until - s.steps, 0) for s in statuses if s.state not in over)
-    return seconds * left / taken if taken else None
+    steps_taken = sum(max(s.steps - s.steps_before, 0) for s in statuses)
+    ended = "failed", "diverged"
+    steps_left = sum(max(s.cell.until - s.steps, 0) for s in statuses if s.state not in ended)
+    return seconds * steps_left / steps_taken if steps_taken else None
 
 
 def _summary(statuses: Collection[_Status], seconds_left: float | None) -> str:
-    """Return a line on the progress of a sweep, with an estimate of its end."""
+    """Format the progress line of a sweep, with the estimated end."""
     counts = Counter(status.state for status in statuses)
-    named = [*_SIGNS, *(state for state in _SEEN_ALONE if counts[state])]
-    parts = [f"{counts[state]} {state}" for state in named]
+    states = [*_SIGNS, *(state for state in _RARE_SIGNS if counts[state])]
+    parts = [f"{counts[state]} {state}" for state in states]
     if seconds_left is None:
-        return ", ".join([*parts, "no step logged yet to estimate the end from"])
+        return ", ".join([*parts, "no step logged yet, so no estimate"])
     end = time.strftime("%d %b %H:%M", time.localtime(time.time() + seconds_left))
-    until = f"until {end}" if not counts["paused"] else f"until {end}, of what is decided so far"
+    until = f"until {end}" if not counts["paused"] else f"until {end}, for the cells planned so far"
     return ", ".join([*parts, f"about {seconds_left / 60:,.0f} min left, {until}"])
 
 
@@ -194,21 +194,21 @@ def _event(status: _Status) -> str:
     if status.result:
         minutes = (time.monotonic() - status.started) / 60
         name, signature = _score([status.result])
-        *_, perplexity, score = _figures([status])
+        *_, perplexity, score = _columns([status])
         text += f" after {minutes:.1f} min: perplexity {perplexity}  {name} {score}"
         text += f" ({signature})" if signature else ""
     return text
 
 
 def _score(results: Sequence[Record]) -> tuple[str, str]:
-    """Return the name of the score, and its definition; "" for a score without one."""
+    """Return the name and signature of the score; "" without a signature."""
     score = measures_of(results[0]).score
     signatures = {str(result[score.signature_field]) for result in results if score.signature_field}
     return score.name.removeprefix("sacre"), ", ".join(sorted(signatures))
 
 
 def _table(statuses: Collection[_Status], seconds_left: float | None, width: int) -> Table:
-    """Return a table with the states of each variant's seeds, and the progress of running ones."""
+    """Build the live table with the states, progress and scores of each variant."""
     title = _summary(statuses, seconds_left)
     results = [status.result for status in statuses if status.result]
     score_name, signature = _score(results) if results else ("score", "")
@@ -221,13 +221,13 @@ def _table(statuses: Collection[_Status], seconds_left: float | None, width: int
         table.add_column(name, justify="right", overflow="fold")
     for variant in dict.fromkeys(status.cell.variant for status in statuses):
         seeds = [status for status in statuses if status.cell.variant == variant]
-        signs = "".join((_SIGNS | _SEEN_ALONE)[status.state] for status in seeds)
-        table.add_row(in_lines(variant, width - WIDTH_OF_FIGURES), signs, *_figures(seeds))
+        signs = "".join((_SIGNS | _RARE_SIGNS)[status.state] for status in seeds)
+        table.add_row(in_lines(variant, width - WIDTH_OF_FIGURES), signs, *_columns(seeds))
     return table
 
 
-def _figures(seeds: Sequence[_Status]) -> list[str]:
-    """Return the step, loss and speed of the first running seed, and the means of the scores."""
+def _columns(seeds: Sequence[_Status]) -> list[str]:
+    """Format the step, loss and speed of the first running seed, and the mean scores."""
     step = loss = speed = perplexity = score = ""
     if running := [s for s in seeds if s.state == "running" and s.progress]:
         progress, total = running[0].progress, running[0].cell.until

@@ -27,7 +27,7 @@ from t2t_jax.sweep.__main__ import main
 from t2t_jax.sweep.cell import cells, check_cells, train_and_score
 from t2t_jax.sweep.comparison import compare
 from t2t_jax.sweep.grid import collect
-from t2t_jax.sweep.launchers import Cluster, Local, Outcome, last_words
+from t2t_jax.sweep.launchers import Cluster, Local, Outcome, last_output
 from t2t_jax.sweep.run import run_cells
 from tests.sweep.conftest import QUIET, AtOnce
 from tests.trained import bits
@@ -324,7 +324,7 @@ def test_a_job_of_a_cluster_that_fails_tells_why(grid, tmp_path):
     while (outcome := job.poll()) is None:
         time.sleep(0.2)
     assert outcome == Outcome(2, "error: corpus directory nowhere does not exist")
-    assert last_words(cell) == outcome.message
+    assert last_output(cell) == outcome.message
 
 
 @pytest.mark.usefixtures("quick")
@@ -412,7 +412,7 @@ def test_a_grid_over_tags_is_trained_and_compared_by_accuracy(tmp_path):
     [
         (["partition"], "--slurm 'partition' is not name=value, as in slurm_partition=gpu"),
         (["timeout_min=5", "colour=red"], "colour"),
-        (["timeout_min=soon"], "mend --slurm"),
+        (["timeout_min=soon"], "correct --slurm"),
         (["slurm_partition=gpu"], "a job needs a time limit"),
     ],
 )
