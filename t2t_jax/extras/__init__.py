@@ -1,5 +1,5 @@
-"""The extras: a package for each subject beside the core, which never imports them.
+"""Optional packages (extras) that the core never imports.
 
-Each has a `PLUGIN`, its row in the table of plugins. It imports the core, and no other extra unless
-the row names it.
+Each package defines a `PLUGIN` for the plugin table. It imports the core, and another extra only if
+the table lists it.
 """

@@ -1,7 +1,6 @@
 """A translation server over HTTP: the sentences of all requests share one running search.
 
-`engine` splits texts into sentences and translates them, and `server` answers requests and stops in
-order.
+`engine` splits texts into sentences and translates them; `server` answers requests.
 """
 
 from t2t_jax.plugins import Plugin

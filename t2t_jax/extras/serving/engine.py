@@ -1,4 +1,4 @@
-"""The engine of the server: one search that the sentences of all requests join at any time."""
+"""Translate the sentences of all requests in one search, which sentences can join at any time."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -15,29 +15,29 @@ from t2t_jax.decoding.search.hypotheses import SearchResult
 from t2t_jax.decoding.translator import Translator, is_blank
 
 _WINDOW = 2000
-"""The most characters that sentencex splits at once: its time can grow with their square, and it
-stops all threads meanwhile."""
+"""The maximum number of characters that sentencex splits at once. Its time can grow with the square
+of this number, and it blocks all threads."""
 
 
 @dataclass(frozen=True)
 class PreparedTexts:
-    """The texts of a request, split into sentences and encoded."""
+    """The texts of one request, split into sentences and encoded."""
 
     texts: list[list[str]]
-    """For each text the segments that `split_sentences` returns."""
+    """The segments of each text, as `split_sentences` returns them."""
     parts: list[LinePart]
-    """The parts of all sentences; their `line` is the index of the sentence."""
+    """The parts of all sentences; `LinePart.line` is the index of the sentence."""
     translator: Translator
-    """The translator for the languages of the request."""
+    """The translator for the request's languages."""
 
     @property
     def num_sentences(self) -> int:
-        """Return the number of sentences of all texts."""
+        """Return the number of sentences in all texts."""
         return sum(len(segments) // 2 for segments in self.texts)
 
 
 class Engine:
-    """An engine that translates the texts of many requests at once.
+    """A translator of many concurrent requests.
 
     Attributes:
       search: the search that all sentences join.
@@ -56,18 +56,16 @@ class Engine:
 
     @property
     def languages(self) -> tuple[str, str]:
-        """Return the source and target languages of a request that names none."""
+        """Return the default source and target languages of a request."""
         data = self._translator.config.data
         return data.source_language, data.target_language
 
     def prepare(
         self, texts: Sequence[str], source: str | None = None, target: str | None = None
     ) -> PreparedTexts:
-        """Split texts into sentences, and encode these.
+        """Split the texts of a request into sentences and encode them.
 
-        Args:
-          source: the source language; None is the run's.
-          target: the target language; None is the run's.
+        The default languages are those of the run.
         """
         translator = self._translator
         pair = source or self.languages[0], target or self.languages[1]
@@ -80,14 +78,16 @@ class Engine:
         return PreparedTexts(split, parts, translator)
 
     async def translate(self, prepared: PreparedTexts, timeout: float) -> list[str]:
-        """Translate texts. If the call fails or is cancelled, the search drops its sentences.
+        """Translate the texts of a request.
+
+        If the call fails or is canceled, the search drops its sentences.
 
         Raises:
-          QueueFullError: too many sentences wait.
+          QueueFullError: too many sentences are waiting.
           TimeoutError: the translation took longer than `timeout` seconds.
         """
         futures: list[Future[SearchResult]] = []
-        prefix = prepared.translator.vocabulary.target_begin
+        prefix = prepared.translator.vocabulary.target_begin  # such as a language tag
         try:
             for part in prepared.parts:
                 futures.append(self.search.submit(part.tokens, timeout=timeout, prefix=prefix))
@@ -95,15 +95,16 @@ class Engine:
         finally:
             for future in futures:
                 future.cancel()
-        return await asyncio.to_thread(_joined, prepared, results)
+        return await asyncio.to_thread(_join_translations, prepared, results)
 
 
-def _joined(prepared: PreparedTexts, results: Sequence[SearchResult]) -> list[str]:
+def _join_translations(prepared: PreparedTexts, results: Sequence[SearchResult]) -> list[str]:
     translations = [""] * prepared.num_sentences
     for part, result in zip(prepared.parts, results, strict=True):
         [best] = prepared.translator.read(result)
         translations[part.line] = f"{translations[part.line]} {best.text}".strip()
     remaining = iter(translations)
+    # Sentences have odd indices, and the white space between them has even ones.
     return [
         "".join(next(remaining) if n % 2 else segment for n, segment in enumerate(segments))
         for segments in prepared.texts
@@ -113,10 +114,8 @@ def _joined(prepared: PreparedTexts, results: Sequence[SearchResult]) -> list[st
 def split_sentences(text: str, language: str) -> list[str]:
     """Split a text into segments: sentences at odd indices, white space around them at even ones.
 
-    Every line break ends a sentence, so that a translation has as many lines as the text.
-
-    Args:
-      language: a code that `language_of` reads; sentences end by the rules of that language.
+    Every line break ends a sentence, so a translation has as many lines as the text. Otherwise
+    sentences end by the rules of the language, a code that `language_of` reads.
     """
     segments = [""]
     for number, line in enumerate(text.split("\n")):
@@ -132,12 +131,12 @@ def split_sentences(text: str, language: str) -> list[str]:
 
 
 def _sentences(line: str, language: str) -> Iterator[str]:
-    """Yield the sentences of a line with the white space around them, window by window."""
+    """Yield the sentences of a line, with the white space around them."""
     start = 0
     while start < len(line):
         window = line[start : start + _WINDOW]
         sentences: list[str] = segment(language_of(language), window) or [window]
         if start + len(window) < len(line) and len(sentences) > 1:
-            del sentences[-1]  # it may go on beyond the window
+            del sentences[-1]  # this sentence may continue after the window
         yield from sentences
         start += sum(map(len, sentences))

@@ -7,7 +7,7 @@ from t2t_jax.commands.model_flags import DecodingFlags
 from t2t_jax.commands.tables import print_line
 from t2t_jax.errors import UserError, needs_extra
 
-_MOST = 10**9
+_MAX = 10**9
 
 
 @dataclass(frozen=True)
@@ -35,33 +35,33 @@ class ServeCommand(DecodingFlags):
     """Request timeout in seconds; after it, the request gets status 504 and is canceled."""
 
     def run(self) -> int:
-        """Serve until a signal comes, and return the exit code."""
-        least = {"port": 0, "rows": 1, "longest": 1, "max_body_bytes": 1, "max_waiting": 1}
-        for name, low in {**least, "timeout": 0.001}.items():
-            value, most = getattr(self, name), 65535 if name == "port" else _MOST
-            if not low <= value <= most:  # refuses nan too
+        """Serve until a signal arrives, and return the exit code."""
+        minima = {"port": 0, "rows": 1, "longest": 1, "max_body_bytes": 1, "max_waiting": 1}
+        for name, low in {**minima, "timeout": 0.001}.items():
+            value, high = getattr(self, name), 65535 if name == "port" else _MAX
+            if not low <= value <= high:  # also refuses nan
                 flag = name.replace("_", "-")
-                raise UserError(f"--{flag} {value} is outside [{low}, {most:,}]; choose another")
+                raise UserError(f"--{flag} {value} is outside [{low}, {high:,}]; choose another")
         with needs_extra("serve", "the server"):
             from t2t_jax.extras.serving import engine, server
         from t2t_jax.decoding.open_search import Limits
 
-        with server.bound_socket(self.host, self.port) as bound:
-            address = server.address_of(bound)
+        with server.bind_socket(self.host, self.port) as sock:
+            url = server.url_of(sock)
             limits = Limits(rows=self.rows, max_length=self.longest, max_waiting=self.max_waiting)
-            translations = engine.Engine(self.load(), self.decoding, limits, seed=self.seed)
-            translations.search.warm_up()
-            source, target = translations.languages
-            server.write_log()
+            translator = engine.Engine(self.load(), self.decoding, limits, seed=self.seed)
+            translator.search.warm_up()
+            source, target = translator.languages
+            server.log_requests()
             application = server.Application(
-                translations, max_body_bytes=self.max_body_bytes, timeout=self.timeout
+                translator, max_body_bytes=self.max_body_bytes, timeout=self.timeout
             )
             try:
                 return server.serve(
                     application.app,
-                    bound,
+                    sock,
                     self.timeout,
-                    lambda: print_line(f"translates {source} to {target} at {address}"),
+                    lambda: print_line(f"translates {source} to {target} at {url}"),
                 )
             finally:
-                translations.search.close()
+                translator.search.close()

@@ -1,4 +1,4 @@
-"""The server: its routes, bounds, refusals and metrics, its socket, and its stop on a signal."""
+"""The HTTP server: routes, limits, error responses, metrics, the socket and stop signals."""
 
 import asyncio
 import logging
@@ -27,23 +27,23 @@ from t2t_jax.extras.serving.engine import Engine
 from t2t_jax.system.signals import StopSignal
 
 log = logging.getLogger("t2t_jax.extras.serving")
-"""The log of requests. It never has their texts."""
+"""The request log, which never contains texts of requests."""
 
-_CLIENT_GONE = 499  # nginx's status for a client that went away; nobody reads this answer
+_CLIENT_GONE = 499  # nginx's status for a client that disconnected; nobody reads the response
 _POLL_SECONDS = 0.05
-_CONNECTIONS = 500  # further ones are refused with 503
+_CONNECTIONS = 500  # more connections get status 503
 _KEEP_ALIVE_SECONDS = 30
 
 
 class Application:
-    """The routes of the server: `app` is an ASGI application."""
+    """The ASGI application `app`, with the routes of the server."""
 
     def __init__(self, engine: Engine, *, max_body_bytes: int = 2**20, timeout: float = 60) -> None:
-        """Make the routes, and counters that begin at 0.
+        """Create the routes and the metrics.
 
         Args:
-          max_body_bytes: the most bytes of a request's body.
-          timeout: the most seconds from the head of a request to its answer.
+          max_body_bytes: the maximum size of a request body.
+          timeout: the maximum seconds from a request's header to its response.
         """
         self._engine, self._max_body_bytes, self._timeout = engine, max_body_bytes, timeout
         self._page = (files(__package__) / "page.html").read_text("utf-8")
@@ -51,30 +51,30 @@ class Application:
         self._requests = Counter(
             "t2t_requests", "Requests for translations.", ["status"], registry=registry
         )
-        self._seconds = Histogram("t2t_request_seconds", "Time of an answer.", registry=registry)
+        self._seconds = Histogram("t2t_request_seconds", "Time of a response.", registry=registry)
         self._sentences = Counter("t2t_sentences", "Sentences translated.", registry=registry)
         search = engine.search
-        for name, about, value in (
-            ("t2t_sentences_waiting", "Sentences that wait.", lambda: search.num_waiting),
-            ("t2t_rows_in_use", "Sentences under way.", lambda: search.num_live),
-            ("t2t_rows", "Most sentences under way at a time.", lambda: search.num_rows),
+        for name, description, value in (
+            ("t2t_sentences_waiting", "Waiting sentences.", lambda: search.num_waiting),
+            ("t2t_rows_in_use", "Sentences in the search.", lambda: search.num_live),
+            ("t2t_rows", "Maximum number of sentences in the search.", lambda: search.num_rows),
         ):
-            Gauge(name, about, registry=registry).set_function(value)
+            Gauge(name, description, registry=registry).set_function(value)
         routes = [
             Route("/translate", self._translate, methods=["POST"]),
             Route("/health", self._health),
             Route("/metrics", self._metrics),
             Route("/", self._show_page),
         ]
-        self.app = Starlette(routes=routes, exception_handlers={HTTPException: self._refused})
+        self.app = Starlette(routes=routes, exception_handlers={HTTPException: self._refuse})
 
     async def _translate(self, request: Request) -> Response:
         start = time.monotonic()
         try:
             async with asyncio.timeout(self._timeout):
-                response = JSONResponse({"translatedText": await self._translation(request)})
+                response = JSONResponse({"translatedText": await self._translate_body(request)})
         except Exception as error:
-            response = await self._refused(request, error)
+            response = await self._refuse(request, error)
         seconds = time.monotonic() - start
         self._requests.labels(str(response.status_code)).inc()
         self._seconds.observe(seconds)
@@ -82,35 +82,35 @@ class Application:
         log.info("%s POST /translate %d %.0f ms", client, response.status_code, 1000 * seconds)
         return response
 
-    async def _translation(self, request: Request) -> str | list[str]:
-        """Return the translation of the field `q` of a request: a text, or a list of texts."""
+    async def _translate_body(self, request: Request) -> str | list[str]:
+        """Translate the field `q` of a request body: a text, or a list of texts."""
         try:
-            fields = msgspec.json.decode(await self._body(request), type=_Fields)
+            fields = msgspec.json.decode(await self._body(request), type=_RequestFields)
         except (ValueError, RecursionError) as error:
             message = f'the body is not JSON in UTF-8, as {{"q": "..."}}: {error}'
             raise HTTPException(400, message) from error
         texts = [fields.q] if isinstance(fields.q, str) else fields.q
         try:
-            # In a thread, as long texts would hold up the other requests.
+            # A thread keeps long texts from blocking other requests.
             languages = fields.source, fields.target
             prepared = await asyncio.to_thread(self._engine.prepare, texts, *languages)
         except UserError as error:
             raise HTTPException(400, str(error)) from error
-        most = self._engine.search.limits.max_waiting
-        if (number := len(prepared.parts)) > most:  # a long sentence has several parts
-            raise HTTPException(413, f"{number:,} sentences are more than {most:,}; send fewer")
+        limit = self._engine.search.limits.max_waiting
+        if (count := len(prepared.parts)) > limit:  # a long sentence has several parts
+            raise HTTPException(413, f"{count:,} sentences are more than {limit:,}; send fewer")
         translations = await self._engine.translate(prepared, self._timeout)
         self._sentences.inc(prepared.num_sentences)
         return translations[0] if isinstance(fields.q, str) else translations
 
     async def _body(self, request: Request) -> bytes:
-        """Read the body, and count its bytes, as the declared length may be wrong."""
+        """Read the body; count its bytes, because the declared length may be wrong."""
         body = bytearray()
         async for chunk in request.stream():
             body += chunk
             if len(body) > self._max_body_bytes:
-                most = f"{self._max_body_bytes:,} bytes"
-                raise HTTPException(413, f"the body is larger than {most}; send less")
+                limit = f"{self._max_body_bytes:,} bytes"
+                raise HTTPException(413, f"the body is larger than {limit}; send less")
         return bytes(body)
 
     async def _health(self, _: Request) -> Response:
@@ -123,7 +123,7 @@ class Application:
     async def _show_page(self, _: Request) -> Response:
         return HTMLResponse(self._page)
 
-    async def _refused(self, _: Request, error: Exception) -> JSONResponse:
+    async def _refuse(self, _: Request, error: Exception) -> JSONResponse:
         headers = None
         if isinstance(error, HTTPException):
             status, message, headers = error.status_code, error.detail, error.headers
@@ -132,33 +132,33 @@ class Application:
         elif isinstance(error, TimeoutError):
             status, message = 504, f"the request took longer than {self._timeout:g} s"
         elif isinstance(error, ClientDisconnect):
-            status, message = _CLIENT_GONE, "the client went away"
+            status, message = _CLIENT_GONE, "the client disconnected"
         else:
             status, message = 500, "the server failed; its log says where"
-            # Without the message of the error, which may quote a text.
+            # The error message is not logged, because it may quote a text.
             frames = "".join(traceback.format_tb(error.__traceback__))
             log.error("%s:\n%s", type(error).__name__, frames)
         return JSONResponse({"error": message}, status, headers)
 
 
-class _Fields(msgspec.Struct, forbid_unknown_fields=True):
+class _RequestFields(msgspec.Struct, forbid_unknown_fields=True):
     q: str | list[str]
     source: str | None = None
     target: str | None = None
 
 
-def bound_socket(host: str, port: int) -> socket.socket:
-    """Make a socket that is bound to an address; port 0 is any free port."""
+def bind_socket(host: str, port: int) -> socket.socket:
+    """Create a socket that is bound to an address; port 0 is any free port."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        bound = socket.socket(family, kind, protocol)
+        sock = socket.socket(family, kind, protocol)
         try:
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            bound.bind(address)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind(address)
         except OSError:
-            bound.close()
+            sock.close()
             raise
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
@@ -166,17 +166,17 @@ def bound_socket(host: str, port: int) -> socket.socket:
             f"cannot listen at --host {host} --port {port}: {reason}; "
             "give another address, or another port"
         ) from error
-    return bound
+    return sock
 
 
-def address_of(bound: socket.socket) -> str:
+def url_of(sock: socket.socket) -> str:
     """Return the URL of a socket, for a browser."""
-    host, port = bound.getsockname()[:2]
+    host, port = sock.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def write_log() -> None:
-    """Write the log of requests to the standard error, one line for each request."""
+def log_requests() -> None:
+    """Log one line per request to standard error."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     log.addHandler(handler)
@@ -186,7 +186,7 @@ def write_log() -> None:
 
 
 def http_server(app: ASGIApp, timeout: float) -> uvicorn.Server:
-    """Return the HTTP server of an application, whose requests take at most `timeout` seconds."""
+    """Return a server of an application whose requests take at most `timeout` seconds."""
     config = uvicorn.Config(
         app,
         ws="none",
@@ -201,27 +201,28 @@ def http_server(app: ASGIApp, timeout: float) -> uvicorn.Server:
     return uvicorn.Server(config)
 
 
-def serve(app: ASGIApp, bound: socket.socket, timeout: float, ready: Callable[[], None]) -> int:
-    """Serve until a signal comes, and return the exit code.
+def serve(app: ASGIApp, sock: socket.socket, timeout: float, on_ready: Callable[[], None]) -> int:
+    """Serve an application until a signal arrives, and return the exit code.
 
-    On SIGTERM, SIGINT or SIGHUP the socket is closed, and requests under way are answered. A second
-    SIGINT ends the program at once.
+    On SIGTERM, SIGINT or SIGHUP, the server closes the socket and finishes active requests. A
+    second SIGINT ends the program at once.
 
     Args:
-      ready: is called as soon as requests are answered.
+      on_ready: called when the server accepts requests.
     """
-    listener = http_server(app, timeout)
-    # Uvicorn takes signals on the main thread only, and this program has its own rules for them.
-    thread = threading.Thread(target=listener.run, kwargs={"sockets": [bound]}, name="http")
+    server = http_server(app, timeout)
+    # Uvicorn installs its signal handlers on the main thread only; in another thread it installs
+    # none, and `StopSignal` handles all signals.
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]}, name="http")
     with StopSignal() as signals:
         thread.start()
-        while thread.is_alive() and not listener.started:
+        while thread.is_alive() and not server.started:
             time.sleep(_POLL_SECONDS)
-        if listener.started:
-            ready()
+        if server.started:
+            on_ready()
         while thread.is_alive() and not signals.number:
             time.sleep(_POLL_SECONDS)
-        log.info("stops once the requests under way are answered")
-        listener.should_exit = True
+        log.info("the server stops after its active requests")
+        server.should_exit = True
         thread.join()
     return 0 if signals.number else 1

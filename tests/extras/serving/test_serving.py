@@ -79,13 +79,13 @@ def held(monkeypatch):
 @contextlib.contextmanager
 def running(engine, timeout=60.0, **bounds):
     """A client of a server in a thread."""
-    bound = server.bound_socket("127.0.0.1", 0)
+    bound = server.bind_socket("127.0.0.1", 0)
     listener = server.http_server(Application(engine, timeout=timeout, **bounds).app, timeout)
     thread = threading.Thread(target=listener.run, kwargs={"sockets": [bound]})
     thread.start()
     wait_until(lambda: listener.started)
     try:
-        with httpx.Client(base_url=server.address_of(bound), timeout=60) as client:
+        with httpx.Client(base_url=server.url_of(bound), timeout=60) as client:
             yield client
     finally:
         listener.should_exit = True
@@ -208,14 +208,14 @@ def test_health_metrics_and_the_page(client):
 def test_a_name_listens_at_its_address_whichever_family_that_has(monkeypatch):
     address = socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", 0, 0, 0)
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [address])
-    with server.bound_socket("six.example", 0) as bound:
-        assert server.address_of(bound).startswith("http://[::1]:")
+    with server.bind_socket("six.example", 0) as bound:
+        assert server.url_of(bound).startswith("http://[::1]:")
 
 
 @pytest.mark.parametrize("host", ["", "<broadcast>", "a" * 70, "nobody.invalid"])
 def test_a_host_that_names_no_address_is_refused(host):
     with pytest.raises(UserError, match=r"cannot listen at --host .*; give another address"):
-        server.bound_socket(host, 0)
+        server.bind_socket(host, 0)
 
 
 def test_a_machine_without_ipv6_says_so(monkeypatch):
@@ -224,13 +224,13 @@ def test_a_machine_without_ipv6_says_so(monkeypatch):
 
     monkeypatch.setattr(socket, "socket", refuse)
     with pytest.raises(UserError, match=r"--host ::1 .*Address family"):
-        server.bound_socket("::1", 0)
+        server.bind_socket("::1", 0)
 
 
 def test_a_stop_answers_the_requests_that_wait(engine, expected, held):
     event, _ = held
-    bound, answers = server.bound_socket("127.0.0.1", 0), []
-    address = server.address_of(bound)
+    bound, answers = server.bind_socket("127.0.0.1", 0), []
+    address = server.url_of(bound)
 
     def ask():
         with httpx.Client(base_url=address, timeout=60) as client:
