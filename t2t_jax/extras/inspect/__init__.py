@@ -1,4 +1,4 @@
-"""Tools to inspect a model: pages, pictures, the worth of its heads, and their removal."""
+"""Inspect a model: explorer pages, figures, head importance and head pruning."""
 
 from t2t_jax.plugins import Plugin
 
@@ -11,5 +11,5 @@ PLUGIN = Plugin(
         "figures": (_GROUP, "draw the paper's figures with the shapes of a run"),
     },
     names={"explore": "t2t_jax.extras.inspect.explorer.page:explore"},
-    uses=("interchange",),  # which writes the run without the removed heads
+    uses=("interchange",),  # which writes the run with pruned heads
 )

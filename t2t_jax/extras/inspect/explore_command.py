@@ -1,4 +1,4 @@
-"""The command that writes a page on which a model can be explored."""
+"""The command `explore`: write a web page that shows how a model translates a sentence."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,11 +25,11 @@ class ExploreCommand(RunFlags):
     """Translation to show attention for; None is the translation by the model."""
 
     def run(self) -> int:
-        """Write the page, print where it is, and return the exit code."""
+        """Write the page, print its path, and return the exit code."""
         from t2t_jax.extras.inspect.explorer.page import explore
 
         check_file_writable(self.output)
         translator = load_for("explore", [self.workdir], self)
         explore(translator, self.text, self.references).save(self.output)
-        print_line(f"{self.output} shows it; open it in a browser")
+        print_line(f"wrote {self.output}; open it in a browser")
         return 0

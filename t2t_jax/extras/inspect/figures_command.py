@@ -1,4 +1,4 @@
-"""The command that draws the paper's pictures."""
+"""The command `figures`: draw the figures of the paper."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,16 +28,16 @@ class FiguresCommand:
     """Sentence to draw attention for; None is "No devices were found."."""
 
     def run(self) -> int:
-        """Draw everything, print where it is, and return the exit code."""
+        """Draw the figures, print their names, and return the exit code."""
         from t2t_jax.extras.inspect.figures.write import SENTENCE, write_figures
         from t2t_jax.workdir import is_run
 
         if is_run(self.directory):
             raise UserError(
-                f"{self.directory} is a run; name the directory for the pictures ahead of it"
+                f"{self.directory} is a run; name the directory for the figures before the run"
             )
         sentence = SENTENCE if self.text is None else self.text
         paths = write_figures(self.directory, self.workdir, sentence)
         names = ", ".join(path.stem for path in paths if path.suffix == ".svg")
-        print_line(f"{self.directory} has, each as SVG and PNG: {names}")
+        print_line(f"wrote to {self.directory}, each as SVG and PNG: {names}")
         return 0

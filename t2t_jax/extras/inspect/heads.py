@@ -1,11 +1,8 @@
-"""The worth of each attention head of a model, and what the head attends to.
+"""Measure how much a model depends on each attention head (Michel et al. 2019).
 
-The worth has two measures from "Are Sixteen Heads Really Better than One?" (Michel et al. 2019):
-
-- the change of a model's loss, and of its BLEU, when one head is masked (section 3.2);
-- the importance of a head, I = E |dL / d gate|, the mean over sentences of the size of the loss's
-  derivative by a gate on the head (section 4.1). L is the mean negative log-likelihood of a token
-  of a sentence, in nats. One pass over the sentences gives the importance of all heads.
+- Ablation (section 3.2): the change of loss and BLEU when one head is masked.
+- Importance (section 4.1): I = E |dL / d gate|, the mean over sentences of the absolute derivative
+  of the loss with respect to a gate on the head. L is in nats per token.
 """
 
 from collections import Counter
@@ -28,7 +25,7 @@ from t2t_jax.decoding.attention_maps import weights_of, words_of
 from t2t_jax.decoding.scheduler import length_bucket
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
-from t2t_jax.extras.inspect.head_kinds import HeadCounts, count_heads, sides
+from t2t_jax.extras.inspect.head_kinds import HeadCounts, attention_sides, count_heads
 from t2t_jax.modules.decoding_model import DecodingModel
 from t2t_jax.modules.ensemble import Ensemble
 from t2t_jax.modules.gates import HeadGates, gated, open_gates
@@ -39,12 +36,12 @@ from t2t_jax.system.signals import safe_point
 from t2t_jax.tasks.measures.bleu import corpus_scores
 from t2t_jax.training.step import loss_sums
 
-_ROWS = 16  # sentences in a batch
-_AT_ONCE = 4  # sentences whose derivatives are computed together
+_ROWS = 16  # sentences per batch
+_GRADIENT_ROWS = 4  # sentences whose gradients are computed together, to bound the memory
 
 
 class Head(NamedTuple):
-    """A head of a network."""
+    """The position of an attention head in a network."""
 
     attention: Part
     """The attention that the head belongs to."""
@@ -56,7 +53,7 @@ class Head(NamedTuple):
 
 @dataclass(frozen=True)
 class HeadWorth:
-    """The worth of a head, and what the head attends to."""
+    """The measurements of one head."""
 
     attention: Part
     """The attention that the head belongs to."""
@@ -65,206 +62,206 @@ class HeadWorth:
     head: int
     """The number of the head in its layer, from 0."""
     loss_change: float
-    """The change of a token's negative log-likelihood, in nats, when the head is masked."""
+    """The change of the loss, in nats per token, when the head is masked."""
     bleu_change: float | None
-    """The change of sacreBLEU when the head is masked; None where nothing was translated."""
+    """The change of sacreBLEU when the head is masked; None if BLEU was not measured."""
     importance: float
-    """The mean size of the loss's derivative by a gate on the head."""
+    """The mean absolute derivative of the loss with respect to a gate on the head."""
     kind: str
-    """The kind of the head by what it attends to; see `inspect.head_kinds`."""
+    """The kind of the head by what it attends to; see `head_kinds`."""
     entropy: float
-    """The mean entropy of the head's weights, in nats."""
+    """The mean entropy of the attention weights of the head, in nats."""
 
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """The loss and BLEU of the model without its least important heads."""
+    """The loss and BLEU of a model with its least important heads masked."""
 
     share: float
-    """The share of all heads that are masked."""
+    """The fraction of all heads that are masked."""
     heads: int
     """The number of heads that are masked."""
     loss: float
-    """The negative log-likelihood of a token, in nats."""
+    """The negative log-likelihood, in nats per token."""
     bleu: float | None
-    """sacreBLEU; None where nothing was translated."""
+    """sacreBLEU; None if BLEU was not measured."""
 
 
 @dataclass(frozen=True)
 class HeadReport:
-    """The worth of all heads of a model."""
+    """The measurements of all heads of a model."""
 
     split: str
-    """The split that the heads were measured on."""
+    """The split of the corpus that the heads were measured on."""
     num_sentences: int
     """The number of sentences of the split that were used, from the first on."""
     loss: float
-    """The negative log-likelihood of a token, in nats, with all heads."""
+    """The negative log-likelihood with all heads, in nats per token."""
     bleu: float | None
-    """sacreBLEU of greedy search with all heads; None where nothing was translated."""
+    """sacreBLEU of greedy search with all heads; None if BLEU was not measured."""
     heads: list[HeadWorth]
-    """The worth of every head."""
+    """The measurements of every head."""
     curve: list[CurvePoint]
-    """The model with more and more of its heads masked, the least important ones first."""
+    """Loss and BLEU as more and more heads are masked, the least important heads first."""
 
 
 class _Measures:
-    """The measurements of a model on some sentences, with some of its heads masked."""
+    """Measure a model with masked heads on the sentences of a split."""
 
     def __init__(
         self, translator: Translator, split: str, num_sentences: int | None, *, bleu: bool
     ) -> None:
-        """Read the sentences; refuse a model without heads of its own."""
+        """Read the sentences; raise a `UserError` if the model cannot be measured."""
         if isinstance(translator.model, Ensemble):
-            raise UserError("an ensemble has no heads of its own; name one of its models")
+            raise UserError("an ensemble has no attention heads; name one of its models")
         config, vocabulary = translator.config, translator.vocabulary
         if not isinstance(config.model, EncoderDecoderConfig):
             raise UserError(
-                "heads are measured and pruned in an encoder and a decoder, but this run has "
+                "heads are measured and pruned only in encoder-decoder models, but this run has "
                 f"model.architecture={config.model.architecture!r}; use t2t-jax explore"
             )
         corpus = open_corpus(config.data)
         prepare_evaluation(config, corpus, vocabulary, split)
         pairs = zip(*corpus.lines(split), strict=True)
-        kept = list(islice(((a, b) for a, b in pairs if a.strip() and b.strip()), num_sentences))
+        sample = list(islice(((a, b) for a, b in pairs if a.strip() and b.strip()), num_sentences))
         self.translator = translator
         self.translates = bleu and corpus.facts.score[0] == "bleu"
-        self.lines, self.references = [a for a, _ in kept], [b for _, b in kept]
+        self.lines, self.references = [a for a, _ in sample], [b for _, b in sample]
         self.sources = vocabulary.encode(self.lines)
         self.targets = vocabulary.encode_targets(self.references)
 
     @cached_property
     def batches(self) -> list[Batch]:
-        """Return the pairs in order, in few shapes, so that few programs are compiled."""
-        found = []
-        for first in range(0, len(self.sources), _ROWS):
-            rows = (each[first : first + _ROWS] for each in (self.sources, self.targets))
+        """Return batches of the sentence pairs in order, with few shapes to limit compilation."""
+        batches = []
+        for start in range(0, len(self.sources), _ROWS):
+            rows = (side[start : start + _ROWS] for side in (self.sources, self.targets))
             arrays = (padded(x, _ROWS, length_bucket(max(map(len, x)))) for x in rows)
-            found.append(Batch.of(*arrays))
-        return found
+            batches.append(Batch.of(*arrays))
+        return batches
 
     def loss(self, gates: HeadGates) -> float:
-        """Compute the negative log-likelihood of a token, in nats."""
+        """Compute the negative log-likelihood, in nats per token."""
         translator = self.translator
-        sums = [_losses(translator.model, translator.params, gates, each) for each in self.batches]
+        sums = [_losses(translator.model, translator.params, gates, x) for x in self.batches]
         nll, tokens = np.sum(jax.device_get(sums), axis=0)
         return float(nll / tokens)
 
     def bleu(self, gates: HeadGates) -> float | None:
-        """Compute the sacreBLEU of greedy search; return None where nothing is translated."""
+        """Compute the sacreBLEU of greedy search, or return None if BLEU is off."""
         if not self.translates:
             return None
-        whole = self.translator
-        # The search of the whole model is reused, without a compilation.
-        masked = Translator(whole.config, whole.vocabulary, gated(whole.params, gates))
+        full = self.translator
+        # Gates are parameters, so the compiled search of the full model is reused.
+        masked = Translator(full.config, full.vocabulary, gated(full.params, gates))
         outputs = masked.translate(self.lines, beam_size=1)
-        return corpus_scores(outputs, self.references, whole.config.data.target_language).bleu
+        return corpus_scores(outputs, self.references, full.config.data.target_language).bleu
 
     def importance(self) -> HeadGates:
-        """Compute the mean size of the loss's derivative by each gate."""
+        """Compute the mean absolute derivative of the loss with respect to each gate."""
         translator = self.translator
         gates = open_gates(translator.config.model)
         total: HeadGates = jax.tree.map(lambda x: np.zeros(x.shape), gates)
         for batch in self.batches:
             safe_point()
-            sizes = _derivatives(translator.model, translator.params, gates, batch)
-            total = jax.tree.map(np.add, total, jax.device_get(sizes))
+            gradients = _abs_gradients(translator.model, translator.params, gates, batch)
+            total = jax.tree.map(np.add, total, jax.device_get(gradients))
         count = len(self.sources)
         return jax.tree.map(lambda x: x / count, total)
 
     def counts(self) -> dict[Part, HeadCounts]:
-        """Count the shares and entropies of the heads of each attention."""
-        found: dict[Part, HeadCounts] = {}
+        """Sum the shares and entropies of the heads of each attention over all sentences."""
+        totals: dict[Part, HeadCounts] = {}
         vocabulary = self.translator.vocabulary
-        for number, (source, target) in enumerate(zip(self.sources, self.targets, strict=True)):
-            row = number % _ROWS
+        for index, (source, target) in enumerate(zip(self.sources, self.targets, strict=True)):
+            row = index % _ROWS
             if row == 0:
                 safe_point()
-                weights = weights_of(self.translator, self.batches[number // _ROWS])
-            [of_source] = vocabulary.pieces([source])
-            [of_target] = vocabulary.target_pieces([target])
-            of_attentions = sides(
-                (words_of(source, vocabulary, of_source=True), of_source),
-                (words_of(target, vocabulary), of_target),
+                weights = weights_of(self.translator, self.batches[index // _ROWS])
+            [source_pieces] = vocabulary.pieces([source])
+            [target_pieces] = vocabulary.target_pieces([target])
+            sides = attention_sides(
+                (words_of(source, vocabulary, of_source=True), source_pieces),
+                (words_of(target, vocabulary), target_pieces),
             )
-            for name, (queries, keys) in of_attentions.items():
-                of_row = weights[name][:, row, :, : len(queries.words), : len(keys.words)]
-                counts = count_heads(of_row, queries, keys, name)
-                found[name] = found[name] + counts if name in found else counts
-        return found
+            for name, (queries, keys) in sides.items():
+                # [layers, heads, queries, keys] of the sentence, without padding
+                row_weights = weights[name][:, row, :, : len(queries.words), : len(keys.words)]
+                counts = count_heads(row_weights, queries, keys, name)
+                totals[name] = totals[name] + counts if name in totals else counts
+        return totals
 
 
-def weigh_heads(
+def measure_heads(
     translator: Translator,
     split: str = "dev",
     *,
     num_sentences: int | None = None,
     bleu: bool = True,
 ) -> HeadReport:
-    """Measure the worth of every head of a model.
+    """Measure the effect and importance of every attention head of a model.
 
     Args:
-      translator: the model.
-      split: the split that is measured on.
-      num_sentences: how many sentences, from the first on, blank ones not counted; None means all.
-      bleu: whether sentences are translated, by greedy search, once for every head and every point
-        of the curve. Parsers are measured by their loss alone.
+      split: the split of the corpus to measure on.
+      num_sentences: the number of sentences from the start of the split, without blank lines. None
+        means all.
+      bleu: measure BLEU too, by one greedy search of the split per head and curve point. Parsers
+        have no BLEU.
     """
     measures = _Measures(translator, split, num_sentences, bleu=bleu)
-    whole = open_gates(translator.config.model)
-    loss, score = measures.loss(whole), measures.bleu(whole)
+    gates = open_gates(translator.config.model)
+    loss, score = measures.loss(gates), measures.bleu(gates)
     importance, counts = measures.importance(), measures.counts()
     kinds = {name: counts[name].kinds() for name in PARTS}
-    worths = []
-    for place in all_heads(whole):
+    results = []
+    for head in all_heads(gates):
         safe_point()
-        gates = without(whole, [place])
-        masked = measures.bleu(gates)
-        name, layer, head = place
-        worths.append(
+        masked_gates = mask_heads(gates, [head])
+        masked_bleu = measures.bleu(masked_gates)
+        name, layer, index = head
+        results.append(
             HeadWorth(
-                *place,
-                loss_change=measures.loss(gates) - loss,
-                bleu_change=None if masked is None or score is None else masked - score,
-                importance=float(getattr(importance, name)[layer, head]),
-                kind=kinds[name][layer][head],
-                entropy=float(counts[name].mean_entropy[layer, head]),
+                *head,
+                loss_change=measures.loss(masked_gates) - loss,
+                bleu_change=None if masked_bleu is None or score is None else masked_bleu - score,
+                importance=float(getattr(importance, name)[layer, index]),
+                kind=kinds[name][layer][index],
+                entropy=float(counts[name].mean_entropy[layer, index]),
             )
         )
-    curve = [CurvePoint(0.0, 0, loss, score), *_curve(measures, whole, pruning_order(importance))]
-    return HeadReport(split, len(measures.lines), loss, score, worths, curve)
+    curve = [CurvePoint(0.0, 0, loss, score), *_curve(measures, gates, pruning_order(importance))]
+    return HeadReport(split, len(measures.lines), loss, score, results, curve)
 
 
 def importance_of_heads(
     translator: Translator, split: str = "dev", *, num_sentences: int | None = None
 ) -> HeadGates:
-    """Compute the importance of every head in one pass over sentences, as in `weigh_heads`."""
+    """Compute the importance of every head in one pass over the sentences of a split."""
     return _Measures(translator, split, num_sentences, bleu=False).importance()
 
 
 def pruning_order(importance: HeadGates) -> list[Head]:
-    """Return the heads that can be pruned, the least important one first.
+    """Return the heads that can be pruned, the least important head first.
 
-    Heads are compared by their importance over the Euclidean norm of those of their layer, as in
-    the paper. The most important head of each layer of an attention stays, so that none is left
-    without heads.
+    Importance is divided by the L2 norm of the importance in the layer (Michel et al. 2019). Each
+    layer of an attention keeps its most important head.
     """
     relative = {}
     for name, array in importance._asdict().items():
-        sizes = np.asarray(array, np.float64)
-        relative[name] = sizes / np.maximum(np.linalg.norm(sizes, axis=1, keepdims=True), 1e-30)
+        scores = np.asarray(array, np.float64)
+        relative[name] = scores / np.maximum(np.linalg.norm(scores, axis=1, keepdims=True), 1e-30)
     heads = sorted(all_heads(importance), key=lambda head: relative[head[0]][head[1:]])
-    left = Counter((name, layer) for name, layer, _ in heads)
+    num_left = Counter((name, layer) for name, layer, _ in heads)
     order = []
     for head in heads:
-        if left[head[:2]] > 1:
-            left[head[:2]] -= 1
+        if num_left[head[:2]] > 1:
+            num_left[head[:2]] -= 1
             order.append(head)
     return order
 
 
 def all_heads(gates: HeadGates) -> list[Head]:
-    """Return every head that has a gate, attention by attention and layer by layer."""
+    """Return all heads with a gate, ordered by attention, layer and head."""
     return [
         Head(name, layer, head)
         for name in PARTS
@@ -272,44 +269,44 @@ def all_heads(gates: HeadGates) -> list[Head]:
     ]
 
 
-def without(gates: HeadGates, heads: Sequence[Head]) -> HeadGates:
-    """Return gates that also mask some heads."""
+def mask_heads(gates: HeadGates, heads: Sequence[Head]) -> HeadGates:
+    """Return a copy of gates with the gates of some heads set to 0."""
     arrays = {name: np.array(array) for name, array in gates._asdict().items()}
-    for name, *place in heads:
-        arrays[name][*place] = 0
+    for name, layer, head in heads:
+        arrays[name][layer, head] = 0
     return HeadGates(**{name: jnp.asarray(array) for name, array in arrays.items()})
 
 
-def _curve(measures: _Measures, whole: HeadGates, order: list[Head]) -> Iterator[CurvePoint]:
-    """Yield the points of the curve: a tenth more of the heads is masked each time, if allowed."""
-    number = len(all_heads(whole))
+def _curve(measures: _Measures, gates: HeadGates, order: list[Head]) -> Iterator[CurvePoint]:
+    """Yield measurements with 10%, 20%, ... of all heads masked, as far as `order` goes."""
+    total = len(all_heads(gates))
     for tenth in range(1, 10):
-        count = round(tenth / 10 * number)
+        count = round(tenth / 10 * total)
         if count <= len(order):
             safe_point()
-            gates = without(whole, order[:count])
-            yield CurvePoint(count / number, count, measures.loss(gates), measures.bleu(gates))
+            masked = mask_heads(gates, order[:count])
+            yield CurvePoint(count / total, count, measures.loss(masked), measures.bleu(masked))
 
 
 @partial(InterceptedJit, static_argnums=0)
 def _losses(
     model: DecodingModel, params: Parameters, gates: HeadGates, batch: Batch
 ) -> tuple[Float32[Array, ""], Float32[Array, ""]]:
-    """Compute the negative log-likelihood of a batch's tokens, and their number."""
+    """Compute the summed negative log-likelihood of a batch and its number of tokens."""
     sums = loss_sums(model.losses(gated(params, gates), batch, 0.0), batch)
     return sums.nll, sums.tokens
 
 
 @partial(InterceptedJit, static_argnums=0)
-def _derivatives(
+def _abs_gradients(
     model: DecodingModel, params: Parameters, gates: HeadGates, batch: Batch
 ) -> HeadGates:
-    """Sum, over sentences, the size of the derivative of a sentence's mean loss by each gate."""
+    """Sum |d loss / d gate| over the sentences of a batch."""
 
-    def mean_loss(gates: HeadGates, one: Batch) -> Float[Array, ""]:
-        row = jax.tree.map(lambda x: x[None], one)
+    def mean_loss(gates: HeadGates, sentence: Batch) -> Float[Array, ""]:
+        row = jax.tree.map(lambda x: x[None], sentence)
         nll, tokens = _losses(model, params, gates, row)
         return nll / jnp.maximum(tokens, 1)
 
-    of_rows = jax.lax.map(partial(jax.grad(mean_loss), gates), batch, batch_size=_AT_ONCE)
-    return jax.tree.map(lambda x: jnp.abs(x).sum(0), of_rows)
+    gradients = jax.lax.map(partial(jax.grad(mean_loss), gates), batch, batch_size=_GRADIENT_ROWS)
+    return jax.tree.map(lambda x: jnp.abs(x).sum(0), gradients)

@@ -1,4 +1,4 @@
-"""The command that measures the importance of each attention head of a model."""
+"""The command `heads`: rank the attention heads of a model by importance."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -40,37 +40,37 @@ class HeadsCommand(RunFlags):
     important heads. Remove the same number of heads from each layer; measure nothing else."""
 
     def run(self) -> int:
-        """Measure the heads, draw and print the figures, and return the exit code."""
+        """Measure the heads, plot and print the results, and return the exit code."""
         check_picture("plot", self.plot)
         if self.num_sentences is not None and self.num_sentences < 1:
             raise UserError(f"--num-sentences {self.num_sentences} is not positive")
-        from t2t_jax.extras.inspect.heads import weigh_heads
+        from t2t_jax.extras.inspect.heads import measure_heads
 
         translator = load_for("heads", [self.workdir], self)
         if self.prune is not None:
             return self._prune(translator, *self.prune)
-        report = weigh_heads(
+        report = measure_heads(
             translator, split=self.split, num_sentences=self.num_sentences, bleu=not self.loss_only
         )
         if self.plot is not None:
-            from t2t_jax.extras.inspect.figures.heads import worth
+            from t2t_jax.extras.inspect.figures.heads import plot_importance
 
-            write_picture(self.plot, worth(report))
+            write_picture(self.plot, plot_importance(report))
         if self.json:
             print(as_line(asdict(report)))
         else:
             score = "" if report.bleu is None else f", sacreBLEU {report.bleu:.2f} (greedy)"
             sentences = f"{report.num_sentences:,} sentences of {report.split}"
-            loss = f"loss {report.loss:.3f} nats a token{score}"
-            print_result(f"{sentences}: {loss}; without one head:")
+            loss = f"loss {report.loss:.3f} nats per token{score}"
+            print_result(f"{sentences}: {loss}; with one head masked:")
             print_result(_heads(report))
-            print_result("without the least important heads:")
+            print_result("with the least important heads masked:")
             print_result(_curve(report))
         return 0
 
     def _prune(self, translator: "Translator", share: float, out: Path) -> int:
         if not 0 < share < 1:
-            raise UserError(f"--prune {share} has to be above 0 and below 1")
+            raise UserError(f"--prune {share} must be above 0 and below 1")
         from t2t_jax.extras.inspect.heads import importance_of_heads
         from t2t_jax.extras.inspect.pruning import heads_to_prune, prune_run
 
@@ -78,10 +78,10 @@ class HeadsCommand(RunFlags):
         heads = heads_to_prune(importance, share)
         prune_run(self.workdir, out, heads, average=self.average, step=self.step)
         model = translator.config.model
-        total = sum(size.size for size in importance)
+        total = sum(array.size for array in importance)
         print_result(
-            f"{out} has the model without {len(heads)} of {total} heads, which had "
-            f"{model.num_heads} in each attention"
+            f"{out} has the model without {len(heads)} of {total} heads ({model.num_heads} in each "
+            "attention before)"
         )
         return 0
 

@@ -1,4 +1,4 @@
-"""Removal of attention heads from a model: arrays get smaller, where gates only masked heads."""
+"""Remove attention heads from a model, so that its parameter arrays get smaller."""
 
 import dataclasses
 from collections import defaultdict
@@ -15,72 +15,67 @@ from t2t_jax.modules.gates import HeadGates
 
 
 def heads_to_prune(importance: HeadGates, share: float) -> list[Head]:
-    """Return the heads to remove, so that the layers of a stack stay alike.
-
-    Layers of one kind have arrays of one shape, so all of them lose equally many heads. In each
-    round, one kind of attention ("encoder", "decoder" or "cross") loses the least important head of
-    each layer: the kind in which the mean importance of these heads is the least. Rounds end when
-    the share is reached, and one head of each layer stays.
+    """Choose the least important heads to remove, equally many from every layer of an attention.
 
     Args:
-      share: the least share of all heads to remove, above 0 and below 1.
+      share: the least fraction of all heads to remove, above 0 and below 1.
     """
-    wanted = share * len(all_heads(importance))
-    sizes = {name: np.asarray(getattr(importance, name)) for name in PARTS}
-    orders = {name: np.argsort(sizes[name], axis=1) for name in PARTS}
+    # Each round removes a head per layer of one attention, where their mean importance is lowest.
+    min_count = share * len(all_heads(importance))
+    scores = {name: np.asarray(getattr(importance, name)) for name in PARTS}
+    orders = {name: np.argsort(scores[name], axis=1) for name in PARTS}
     rounds = [
-        (cost, name, number)
+        (cost, name, index)
         for name in PARTS
-        for number, cost in enumerate(np.sort(sizes[name], axis=1).mean(0)[:-1])
+        for index, cost in enumerate(np.sort(scores[name], axis=1).mean(0)[:-1])
     ]
     pruned: list[Head] = []
-    for _, name, number in sorted(rounds, key=itemgetter(0)):
-        if len(pruned) < wanted:
-            column = orders[name][:, number]
+    for _, name, index in sorted(rounds, key=itemgetter(0)):
+        if len(pruned) < min_count:
+            column = orders[name][:, index]
             pruned += [Head(name, layer, int(head)) for layer, head in enumerate(column)]
-    if len(pruned) < wanted:
+    if len(pruned) < min_count:
         raise UserError(
-            f"no more than {len(pruned)} of {len(all_heads(importance))} heads can go, as one of "
-            f"each layer stays; prune a smaller share than {share}"
+            f"at most {len(pruned)} of {len(all_heads(importance))} heads can be removed, because "
+            f"each layer keeps one; prune a smaller share than {share}"
         )
     return pruned
 
 
-def without_heads(model: portable.PortableModel, heads: list[Head]) -> portable.PortableModel:
-    """Return a model without some heads, equal to the whole one with their gates at 0.
+def remove_heads(model: portable.PortableModel, heads: list[Head]) -> portable.PortableModel:
+    """Return a smaller model that computes the same as `model` with some heads masked.
 
-    Args:
-      heads: the heads to remove, equally many of each layer of an attention.
+    `heads` has equally many heads of every layer of an attention.
     """
     network = model.config.model
-    gone: dict[tuple[Part, int], list[int]] = defaultdict(list)
+    removed_heads: dict[tuple[Part, int], list[int]] = defaultdict(list)
     for name, layer, head in heads:
-        gone[name, layer].append(head)
-    left = {}
+        removed_heads[name, layer].append(head)
+    fields = {}
     for name in PARTS:
         stack = network.stacks[0 if name == "encoder" else 1]
-        numbers = {len(gone[name, layer]) for layer in range(stack.num_layers)}
-        if len(numbers) != 1:
+        counts = {len(removed_heads[name, layer]) for layer in range(stack.num_layers)}
+        if len(counts) != 1:
             raise UserError(f"the layers of {name} attention would have different numbers of heads")
-        if number := numbers.pop():
-            left[f"model.{name}_heads"] = network.attention_of(name).num_heads - number
-    config = model.config.replace(left)
+        if count := counts.pop():
+            fields[f"model.{name}_heads"] = network.attention_of(name).num_heads - count
+    config = model.config.replace(fields)
 
-    def kept(name: Part, layer: int, parts: rewriting.Heads) -> rewriting.Heads:
-        return np.delete(parts, gone[name, layer], axis=0)
+    def prune(name: Part, layer: int, array: rewriting.Heads) -> rewriting.Heads:
+        return np.delete(array, removed_heads[name, layer], axis=0)
 
-    arrays = rewriting.with_changed_heads(model.arrays, network, kept)
+    arrays = rewriting.with_changed_heads(model.arrays, network, prune)
     return dataclasses.replace(model, config=config, arrays=arrays)
 
 
-def prune_run(workdir: Path, out: Path, heads: list[Head], **which: int | str | None) -> None:
-    """Write a run whose model has lost some heads.
+def prune_run(workdir: Path, out: Path, heads: list[Head], **checkpoint: int | str | None) -> None:
+    """Remove attention heads from the model of a run, and write the result as a new run.
 
     Args:
-      out: the directory of the new run, which does not exist yet, or is empty.
-      which: `average` and `step` of the checkpoints; see `t2t_jax.load`.
+      out: the new run directory, which must be empty or missing.
+      checkpoint: the arguments `average` and `step` of `t2t_jax.load`.
     """
-    model = portable.portable_model(workdir, **which)  # type: ignore[arg-type]
+    model = portable.portable_model(workdir, **checkpoint)  # type: ignore[arg-type]
     names = [f"{name} {layer + 1}:{head + 1}" for name, layer, head in sorted(heads)]
     origin = {"format": "pruned", "path": str(workdir), "heads": names}
-    runs.write_run(without_heads(model, heads), out, origin)
+    runs.write_run(remove_heads(model, heads), out, origin)

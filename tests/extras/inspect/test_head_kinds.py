@@ -5,11 +5,11 @@ import math
 import numpy as np
 import pytest
 
-from t2t_jax.extras.inspect.head_kinds import SHARES, Attended, count_heads
+from t2t_jax.extras.inspect.head_kinds import SHARES, Subwords, count_heads
 
 PIECES = ["▁the", "▁ca", "t", "▁s", "at", ".", "</s>"]
 WORDS = [0, 1, 1, 2, 2, 2, -1]
-SIDE = Attended(WORDS, PIECES)
+SIDE = Subwords(WORDS, PIECES)
 UNIFORM = np.full((7, 7), 1 / 7)
 
 
@@ -51,7 +51,7 @@ def test_shares_are_means_over_queries_of_all_sentences():
 
 def test_in_the_decoder_a_query_can_only_look_back():
     # Inputs are the start and then the translation; row i may look at columns 0 to i.
-    side = Attended([-1, *WORDS[:-1]], ["<s>", *PIECES[:-1]])
+    side = Subwords([-1, *WORDS[:-1]], ["<s>", *PIECES[:-1]])
     causal = np.tril(np.ones((7, 7)))
     causal /= causal.sum(-1, keepdims=True)
     counts = count_heads(causal[None, None], side, side, "decoder")
@@ -64,7 +64,7 @@ def test_in_the_decoder_a_query_can_only_look_back():
 
 
 def test_cross_attention_tells_one_word_from_many():
-    queries = Attended([0, 1, -1], ["▁die", "▁Katze", "</s>"])
+    queries = Subwords([0, 1, -1], ["▁die", "▁Katze", "</s>"])
     on_a_word = np.zeros((3, 7))
     on_a_word[:, 1:3] = 0.5  # two subwords of one word
     heads = np.stack([on_a_word, UNIFORM[:3], looking_at(6, 6, 6, 0, 0, 0, 0)[:3]])
@@ -77,14 +77,14 @@ def test_cross_attention_tells_one_word_from_many():
 
 def test_punctuation_is_what_unicode_calls_so():
     pieces = [".", "▁(", "...@@", "«", "a.", "▁", "</s>", "+"]
-    side = Attended([0, 1, 2, 3, 4, 5, -1, 6], pieces)
+    side = Subwords([0, 1, 2, 3, 4, 5, -1, 6], pieces)
     assert side.is_punctuation.tolist() == [True, True, True, True, False, False, False, False]
 
 
 def test_a_side_without_words_has_no_kind():
-    nothing = Attended([-1], ["</s>"])
+    nothing = Subwords([-1], ["</s>"])
     counts = count_heads(np.ones((2, 3, 1, 1)), nothing, nothing, "encoder")
     assert counts.queries == 0
     assert counts.kinds() == [["other"] * 3] * 2
-    alone = count_heads(np.ones((1, 1, 1, 1)), Attended([0], ["▁a"]), nothing, "cross")
+    alone = count_heads(np.ones((1, 1, 1, 1)), Subwords([0], ["▁a"]), nothing, "cross")
     assert alone.kinds() == [["end of sentence"]]

@@ -15,8 +15,8 @@ from t2t_jax.commands.entry import entry_command
 from t2t_jax.data.corpus import open_corpus
 from t2t_jax.decoding.attention_maps import attention_maps
 from t2t_jax.extras.inspect import heads
-from t2t_jax.extras.inspect.head_kinds import Attended, count_heads
-from t2t_jax.extras.inspect.heads import Head, all_heads, pruning_order, weigh_heads, without
+from t2t_jax.extras.inspect.head_kinds import Subwords, count_heads
+from t2t_jax.extras.inspect.heads import Head, all_heads, mask_heads, measure_heads, pruning_order
 from t2t_jax.modules.gates import HeadGates, gated, open_gates
 from t2t_jax.tasks.measures.bleu import corpus_scores
 from tests.extras.interchange.models import (
@@ -38,7 +38,7 @@ def translator():
 
 @pytest.fixture(scope="module")
 def report(translator):
-    return weigh_heads(translator, num_sentences=_SENTENCES, bleu=False)
+    return measure_heads(translator, num_sentences=_SENTENCES, bleu=False)
 
 
 def _pair(translator, source, target):
@@ -76,7 +76,7 @@ def _without_rows(params, stack, attention, layer, rows):
     ],
 )
 def test_a_masked_head_adds_nothing(translator, head, place):
-    gates = without(open_gates(translator.config.model), [head])
+    gates = mask_heads(open_gates(translator.config.model), [head])
     expected = _without_rows(translator.params, *place)
     jax.tree.map(np.testing.assert_array_equal, gated(translator.params, gates), expected)
 
@@ -132,9 +132,9 @@ def test_kinds_are_those_of_the_attention_maps(translator):
     counts = {}
     for source, target in list(zip(*_lines(translator), strict=True))[:3]:
         maps = attention_maps(translator, source, target)
-        source_side = Attended(maps.source_words, maps.source)
-        predicted = Attended(maps.target_words, maps.target)
-        inputs = Attended([-1, *maps.target_words[:-1]], ["<s>", *maps.target[:-1]])
+        source_side = Subwords(maps.source_words, maps.source)
+        predicted = Subwords(maps.target_words, maps.target)
+        inputs = Subwords([-1, *maps.target_words[:-1]], ["<s>", *maps.target[:-1]])
         for name, sides in (
             ("encoder", (source_side, source_side)),
             ("decoder", (inputs, inputs)),
@@ -164,7 +164,7 @@ def test_bleu_is_that_of_a_model_without_the_head(translator):
     other = type(translator)(translator.config, translator.vocabulary, params)
     score = corpus_scores(other.translate(sources, beam_size=1), references, "de").bleu
     measures = heads._Measures(translator, "dev", _SENTENCES, bleu=True)
-    gates = without(open_gates(translator.config.model), [Head("encoder", 0, 0)])
+    gates = mask_heads(open_gates(translator.config.model), [Head("encoder", 0, 0)])
     assert measures.bleu(gates) == score
 
 
@@ -194,19 +194,19 @@ def test_the_least_important_heads_go_first_and_one_of_each_attention_stays():
 
 
 def test_what_has_no_heads_of_its_own_is_refused(translator):
-    with pytest.raises(UserError, match="an ensemble has no heads of its own"):
-        weigh_heads(ensemble_of(translator))
+    with pytest.raises(UserError, match="an ensemble has no attention heads"):
+        measure_heads(ensemble_of(translator))
     with pytest.raises(UserError, match="late"):
-        weigh_heads(translator, split="late")
+        measure_heads(translator, split="late")
 
 
 def test_the_command_tells_draws_and_writes_json(report, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr("t2t_jax.extras.inspect.heads_command.load_for", lambda *_: None)
-    monkeypatch.setattr(heads, "weigh_heads", lambda *_, **__: report)
+    monkeypatch.setattr(heads, "measure_heads", lambda *_, **__: report)
     assert main(["heads", "run"]) == 0
     printed = capsys.readouterr().out
     assert printed.count("cross") == 3 * 4
-    assert "without the least important heads" in printed
+    assert "with the least important heads masked" in printed
     picture = tmp_path / "heads.svg"
     assert main(["heads", "run", "--json", "--plot", str(picture)]) == 0
     written = json.loads(capsys.readouterr().out)

@@ -13,8 +13,8 @@ from t2t_jax.config import Config
 from t2t_jax.config.cost import num_parameters
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.translator import Translator
-from t2t_jax.extras.inspect.heads import Head, without
-from t2t_jax.extras.inspect.pruning import heads_to_prune, without_heads
+from t2t_jax.extras.inspect.heads import Head, mask_heads
+from t2t_jax.extras.inspect.pruning import heads_to_prune, remove_heads
 from t2t_jax.extras.interchange.formats import read_model, write_model
 from t2t_jax.extras.interchange.runs import write_run
 from t2t_jax.modules.gates import HeadGates, gated, open_gates
@@ -48,10 +48,10 @@ def _logits(translator: Translator, params) -> jax.Array:
 )
 def test_a_pruned_model_is_the_masked_one(name):
     model = portable(OPTIONS[name])
-    whole, pruned = translator_of(model), translator_of(without_heads(model, HEADS))
+    whole, pruned = translator_of(model), translator_of(remove_heads(model, HEADS))
     network = pruned.config.model
     assert (network.encoder_heads, network.decoder_heads, network.cross_heads) == (2, 3, 1)
-    masked = gated(whole.params, without(open_gates(whole.config.model), HEADS))
+    masked = gated(whole.params, mask_heads(open_gates(whole.config.model), HEADS))
     np.testing.assert_allclose(
         _logits(pruned, pruned.params), _logits(whole, masked), atol=2e-6, rtol=1e-5
     )
@@ -64,8 +64,8 @@ def test_a_pruned_model_is_the_masked_one(name):
 @pytest.mark.parametrize("beam_size", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_a_pruned_model_translates_as_the_masked_one(beam_size):
     model = portable(OPTIONS["paper"])
-    whole, pruned = translator_of(model), translator_of(without_heads(model, HEADS))
-    gates = without(open_gates(whole.config.model), HEADS)
+    whole, pruned = translator_of(model), translator_of(remove_heads(model, HEADS))
+    gates = mask_heads(open_gates(whole.config.model), HEADS)
     masked = Translator(whole.config, whole.vocabulary, gated(whole.params, gates))
     lines = real_pairs()[0][:6]
     found, expected = (each.nbest(lines, 1, beam_size=beam_size) for each in (pruned, masked))
@@ -76,7 +76,7 @@ def test_a_pruned_model_translates_as_the_masked_one(beam_size):
 
 @pytest.mark.thorough
 def test_a_pruned_run_loads_goes_out_and_in_again_and_trains_on(tmp_path):
-    model = without_heads(portable(OPTIONS["paper"]), HEADS)
+    model = remove_heads(portable(OPTIONS["paper"]), HEADS)
     write_run(model, tmp_path / "pruned", {"format": "pruned"})
     translator = t2t_jax.load(tmp_path / "pruned")
     lines = real_pairs()[0][:3]
@@ -100,7 +100,7 @@ def test_a_pruned_run_loads_goes_out_and_in_again_and_trains_on(tmp_path):
 def test_formats_with_one_number_of_heads_have_zeros(tmp_path):
     import ctranslate2
 
-    model = without_heads(portable(OPTIONS["paper"]), HEADS)
+    model = remove_heads(portable(OPTIONS["paper"]), HEADS)
     write_model(model, "ctranslate2", tmp_path / "out")
     engine = ctranslate2.Translator(str(tmp_path / "out"), intra_threads=1)
     sources, targets = (side[:4] for side in real_pairs())
@@ -128,16 +128,16 @@ def test_attentions_lose_their_least_important_heads_layer_by_layer():
         Head("cross", 0, 0),
         Head("cross", 0, 1),
     ]
-    with pytest.raises(UserError, match="no more than 8 of 12 heads can go"):
+    with pytest.raises(UserError, match="at most 8 of 12 heads can be removed"):
         heads_to_prune(importance, 0.7)
 
 
 def test_what_cannot_be_pruned_is_refused():
     with pytest.raises(UserError, match="different numbers of heads"):
-        without_heads(portable(OPTIONS["paper"]), HEADS[:1])
+        remove_heads(portable(OPTIONS["paper"]), HEADS[:1])
     for name, message in (("multi-query", "num_kv_heads"), ("alibi", "position='alibi'")):
         with pytest.raises(UserError, match=message):
-            without_heads(portable(OPTIONS[name]), HEADS)
+            remove_heads(portable(OPTIONS[name]), HEADS)
     with pytest.raises(UserError, match=r"cross_heads=9 is more than model\.num_heads=8"):
         Config().replace({"model.cross_heads": 9})
 

@@ -1,1 +1,1 @@
-"""A page on which a model can be explored: its attention, its search and its input."""
+"""Web pages that show the attention, beam search and input of a model."""

@@ -1,4 +1,4 @@
-"""The paper's pictures, computed by the functions that the model itself uses."""
+"""Draw the figures of the paper with the functions that the model uses."""
 
 from t2t_jax.errors import needs_extra
 

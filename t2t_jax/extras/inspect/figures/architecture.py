@@ -1,4 +1,4 @@
-"""Figure 1 of the paper with the shapes and the numbers of parameters of a config."""
+"""Draw figure 1 of the paper with the shapes and parameter counts of a config."""
 
 from typing import NamedTuple
 
@@ -29,7 +29,7 @@ _COLORS = {
 
 
 class _Box(NamedTuple):
-    """A box of the figure: its name, content and kind of colour, and whether each layer has it."""
+    """A box of the figure, which each layer repeats if `is_layer`."""
 
     name: str
     content: str
@@ -38,20 +38,21 @@ class _Box(NamedTuple):
 
 
 def architecture(config: Config, vocab_size: int) -> Figure:
-    """Draw the network of a config as in figure 1 of the paper, from below to above.
+    """Draw the network of a config like figure 1 of the paper.
 
-    The target side of the run's vocabulary has `vocab_size` entries.
+    Args:
+      vocab_size: the number of entries on the target side of the vocabulary.
     """
     params = declared_parameters(make_model(config, vocab_size, None))
     stacks = config.model.stacks
     columns = [_column(config.model, vocab_size, params, stack) for stack in stacks]
-    tallest = max(map(len, columns)) * _STEP
-    figure, (axes,) = canvas(10, 0.62 * tallest)
+    height = max(map(len, columns)) * _STEP
+    figure, (axes,) = canvas(10, 0.62 * height)
     for x, boxes, stack in zip(_COLUMNS, columns, stacks, strict=False):
         _draw(axes, x, boxes, stack.num_layers)
     if len(columns) == 2:
         _join(axes, *columns)
-    axes.set(xlim=(-1.2, 12.2), ylim=(-0.5, tallest + 0.3), aspect="equal")
+    axes.set(xlim=(-1.2, 12.2), ylim=(-0.5, height + 0.3), aspect="equal")
     targets = " and t target" if config.model.decodes else ""
     reads_images = isinstance(config.model, ImageEncoderConfig)
     rows = "images" if reads_images else f"rows of s source{targets} tokens"
@@ -61,7 +62,7 @@ def architecture(config: Config, vocab_size: int) -> Figure:
 
 
 def _column(model: ModelConfig, vocab_size: int, params: Parameters, stack: Stack) -> list[_Box]:
-    """Return the boxes of a stack, from below to above."""
+    """Return the boxes of a stack from bottom to top."""
     name = "decoder" if stack.reads_target else "encoder"
     side: Side = "target" if stack.reads_target else "source"
     kinds = ["self_attention", *(["cross_attention"] if stack.attends_to_source else [])]
@@ -69,7 +70,7 @@ def _column(model: ModelConfig, vocab_size: int, params: Parameters, stack: Stac
     for sublayer in [*kinds, "feed_forward"]:
         boxes += _sublayer(model, params[name]["layers"], sublayer, stack)
     if model.norm_order == "pre":
-        boxes.append(_Box("norm", _numbers(params[name]["norm"]), "norm", False))
+        boxes.append(_Box("norm", _layer_count(params[name]["norm"]), "norm", False))
     if stack.reads_target or len(model.stacks) == 1:
         boxes += _outputs(model, vocab_size, params, side)
     return boxes
@@ -78,15 +79,15 @@ def _column(model: ModelConfig, vocab_size: int, params: Parameters, stack: Stac
 def _inputs(
     model: ModelConfig, vocab_size: int, params: Parameters, stack: Stack, side: Side
 ) -> list[_Box]:
-    """Return the boxes below the layers: tokens or images, their embedding and positions."""
-    read = "source and target" if stack.reads_source and stack.reads_target else side
+    """Return the boxes below the layers: inputs, their embedding and positions."""
+    inputs = "source and target" if stack.reads_source and stack.reads_target else side
     if isinstance(model, ImageEncoderConfig):
         sizes = f"{model.image_size}, {model.image_size}, {model.image_channels}"
         patches = f"{model.num_patches} x {model.patch_values}: "
         boxes = [
             _Box("images", f"[b, {sizes}]", "text", False),
-            _Box("patches", patches + _numbers(params["patch_projection"]), "embedding", False),
-            _Box("class token", _numbers(params["class_token"]), "embedding", False),
+            _Box("patches", patches + _layer_count(params["patch_projection"]), "embedding", False),
+            _Box("class token", _layer_count(params["class_token"]), "embedding", False),
         ]
     else:
         matrix = model.embeddings[side]
@@ -95,27 +96,27 @@ def _inputs(
         is_shared = list(model.embeddings.values()).count(matrix) == 3
         shared = " (shared)" if is_shared else ""
         size = f"[{rows:,}, {model.d_model}]"
-        read_size = "[b, s + t]" if read != side else f"[b, {side[0]}]"
+        shape = "[b, s + t]" if inputs != side else f"[b, {side[0]}]"
         boxes = [
-            _Box(f"{read} tokens", read_size, "text", False),
+            _Box(f"{inputs} tokens", shape, "text", False),
             _Box(f"embedding{shared}{scale}", size, "embedding", False),
         ]
     position, norm = (params.get(f"{side}_{name}") for name in ("position", "embedding_norm"))
-    content = model.position.replace("_", " ") + (f": {_numbers(position)}" if position else "")
+    content = model.position.replace("_", " ") + (f": {_layer_count(position)}" if position else "")
     boxes.append(_Box("positions", content, "embedding", False))
-    return [*boxes, *([_Box("norm", _numbers(norm), "norm", False)] if norm else [])]
+    return [*boxes, *([_Box("norm", _layer_count(norm), "norm", False)] if norm else [])]
 
 
 def _outputs(model: ModelConfig, vocab_size: int, params: Parameters, side: Side) -> list[_Box]:
-    """Return the boxes above the layers of the stack that predicts."""
+    """Return the boxes above the layers: output projection and softmax."""
     matrix, embeddings = model.embeddings["output"], model.embeddings
     shared = " (shared)" if embeddings.get(side) == matrix else ""
-    places = f"{side[0]}, " if side in embeddings else ""
+    axis = f"{side[0]}, " if side in embeddings else ""
     bias = f" + [{vocab_size:,}]" if "output_bias" in params else ""
     size = f"[{model.d_model}, {vocab_size:,}]{bias}"
     return [
         _Box(f"output projection{shared}", size, "output", False),
-        _Box("softmax", f"[b, {places}{vocab_size:,}]", "output", False),
+        _Box("softmax", f"[b, {axis}{vocab_size:,}]", "output", False),
     ]
 
 
@@ -128,15 +129,15 @@ def _sublayer(model: ModelConfig, layers: Parameters, name: str, stack: Stack) -
         shape = f"h = {attention.num_heads}, d_k = {attention.d_k}, d_v = {attention.d_v}"
         masked = "masked " if name == "self_attention" and stack.reads_target else ""
         title, kind = f"{masked}{name.replace('_', '-')}", "attention"
-    box = _Box(title, f"{shape}: {_numbers(layers[name], stack.num_layers)}", kind)
-    size = _numbers(layers[f"{name}_residual"], stack.num_layers)
+    box = _Box(title, f"{shape}: {_layer_count(layers[name], stack.num_layers)}", kind)
+    size = _layer_count(layers[f"{name}_residual"], stack.num_layers)
     if model.norm_order == "pre":
         return [_Box("norm", size, "norm"), box, _Box("add", "", "norm")]
     return [box, _Box("add and norm", size, "norm")]
 
 
-def _numbers(params: object, layers: int = 1) -> str:
-    """Return the number of parameters of one layer, as text."""
+def _layer_count(params: object, layers: int = 1) -> str:
+    """Format the number of parameters in one of `layers` identical layers."""
     return f"{_count(params) // layers:,}"
 
 
@@ -145,8 +146,8 @@ def _count(params: object) -> int:
 
 
 def _draw(axes: Axes, x: float, boxes: list[_Box], num_layers: int) -> None:
-    for number, box in enumerate(boxes):
-        y = number * _STEP
+    for index, box in enumerate(boxes):
+        y = index * _STEP
         shape = FancyBboxPatch(
             (x, y), _WIDTH, _HEIGHT, "round,pad=0.04", facecolor=_COLORS[box.kind], edgecolor="0.3"
         )
@@ -154,21 +155,21 @@ def _draw(axes: Axes, x: float, boxes: list[_Box], num_layers: int) -> None:
         middle = x + _WIDTH / 2
         axes.text(middle, y + 0.58, box.name, ha="center", va="center", fontsize=9)
         axes.text(middle, y + 0.24, box.content, ha="center", va="center", fontsize=7, color="0.25")
-        if number:
+        if index:
             axes.annotate("", (middle, y), (middle, y - _GAP), arrowprops=_ARROW)
-    layer = [number for number, box in enumerate(boxes) if box.is_layer]
+    layer = [index for index, box in enumerate(boxes) if box.is_layer]
     low, height = layer[0] * _STEP - 0.15, (len(layer) - 1) * _STEP + _HEIGHT + 0.3
     frame = FancyBboxPatch((x - 0.2, low), _WIDTH + 0.4, height, "round,pad=0.05", fill=False)
     axes.add_patch(frame)
-    beside = x - 0.45 if x == _COLUMNS[0] else x + _WIDTH + 0.9
-    axes.text(beside, low + height / 2, f"{num_layers} x", ha="right", va="center", fontsize=11)
+    label_x = x - 0.45 if x == _COLUMNS[0] else x + _WIDTH + 0.9
+    axes.text(label_x, low + height / 2, f"{num_layers} x", ha="right", va="center", fontsize=11)
 
 
 def _join(axes: Axes, encoder: list[_Box], decoder: list[_Box]) -> None:
-    """Draw the arrow from the encoder's output to the decoder's cross-attention."""
-    (reader,) = (at for at, box in enumerate(decoder) if box.name == "cross-attention")
+    """Draw the arrow from the encoder output to the cross-attention of the decoder."""
+    (index,) = (i for i, box in enumerate(decoder) if box.name == "cross-attention")
     top = len(encoder) * _STEP - _GAP
-    middle, between = _COLUMNS[0] + _WIDTH / 2, _COLUMNS[1] - 1.2
-    y = reader * _STEP + _HEIGHT / 2
-    axes.plot([middle, middle, between, between], [top, top + 0.4, top + 0.4, y], color="0.3")
-    axes.annotate("", (_COLUMNS[1], y), (between, y), arrowprops=_ARROW)
+    middle, gap = _COLUMNS[0] + _WIDTH / 2, _COLUMNS[1] - 1.2
+    y = index * _STEP + _HEIGHT / 2
+    axes.plot([middle, middle, gap, gap], [top, top + 0.4, top + 0.4, y], color="0.3")
+    axes.annotate("", (_COLUMNS[1], y), (gap, y), arrowprops=_ARROW)

@@ -1,4 +1,4 @@
-"""Pictures of the worth of attention heads."""
+"""Plot the importance of attention heads."""
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -8,8 +8,8 @@ from t2t_jax.extras.inspect.heads import HeadReport
 from t2t_jax.system.drawing import COLORS, MAP, canvas
 
 
-def worth(report: HeadReport) -> Figure:
-    """Draw the importance of every head, and the scores without the least important heads."""
+def plot_importance(report: HeadReport) -> Figure:
+    """Plot the importance of every head, and the score as the least important are masked."""
     figure, (*maps, curve) = canvas(12, 3.2, len(PARTS) + 1)
     largest = max(head.importance for head in report.heads)
     for axes, name in zip(maps, PARTS, strict=True):

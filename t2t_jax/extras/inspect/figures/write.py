@@ -1,4 +1,4 @@
-"""All pictures of a config, or of a run, as files."""
+"""Write all figures of a config or a run to files."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,19 +21,19 @@ from t2t_jax.system.atomic_file import check_writable, write_whole
 from t2t_jax.system.drawing import encoded
 
 SENTENCE = "No devices were found."
-"""The default sentence whose attention is drawn."""
+"""The default sentence to draw attention for."""
 
 
 def write_figures(
     directory: Path, workdir: Path | None = None, sentence: str = SENTENCE
 ) -> list[Path]:
-    """Write every picture as NAME.svg and NAME.png, over files of these names; return the paths.
+    """Write every figure as NAME.svg and NAME.png, replacing existing files; return the paths.
 
     Args:
-      directory: the directory for the files.
-      workdir: directory of the run whose shapes, recipe and attention are drawn; None is the
-        paper's base model, without attention, for which a trained model is needed.
-      sentence: the sentence whose attention is drawn, unless the model reads images.
+      directory: the directory to write to.
+      workdir: the run directory of the model to draw. None draws the base model of the paper,
+        without the figures of attention.
+      sentence: the sentence to draw attention for.
     """
     check_writable(directory)
     directory.mkdir(parents=True, exist_ok=True)
@@ -48,7 +48,7 @@ def write_figures(
 
 
 def figures(translator: Translator | None, sentence: str) -> Iterator[tuple[str, Figure]]:
-    """Yield every picture with its name, of a run's model or (None) the paper's base model."""
+    """Yield every figure with its name, for a trained model or (None) the paper's base model."""
     config = Config() if translator is None else translator.config
     vocab_size = config.data.vocab_size if translator is None else len(translator.vocabulary)
     model = config.model
@@ -60,7 +60,7 @@ def figures(translator: Translator | None, sentence: str) -> Iterator[tuple[str,
     yield "label_smoothing", formulas.label_smoothing(config.training.label_smoothing)
     yield "softmax_saturation", attention.softmax_saturation()
     yield "masks", attention.masks()
-    if "source" not in model.embeddings:  # images of a model are all of one size
+    if "source" not in model.embeddings:  # an image model reads images of one size only
         return
     yield "long_context", long_context(config)
     if translator is not None and model.decodes:
@@ -68,9 +68,9 @@ def figures(translator: Translator | None, sentence: str) -> Iterator[tuple[str,
 
 
 def _attention(translator: Translator, sentence: str) -> Iterator[tuple[str, Figure]]:
-    """Yield pictures as figures 3 to 5: self-attention by layer, and cross-attention if any."""
+    """Yield a figure of self-attention, and of cross-attention if any, for each layer."""
     if not translator.config.data.facts.writes_text:  # a language model
-        yield from _by_layer("decoder", *_of_language_model(translator, sentence))
+        yield from _by_layer("decoder", *_language_model_attention(translator, sentence))
         return
     maps = attention_maps(translator, sentence)
     yield from _by_layer("encoder", maps.source, maps.encoder)
@@ -81,19 +81,19 @@ def _attention(translator: Translator, sentence: str) -> Iterator[tuple[str, Fig
 def _by_layer(
     stack: str, words: list[str], weights: Float[np.ndarray, "n h s s"]
 ) -> Iterator[tuple[str, Figure]]:
-    for layer, of_layer in enumerate(weights, 1):
-        title = f"{stack} self-attention, layer {layer}: a colour for each head"
-        picture = attention.lines_between_words(words, of_layer, title)
-        yield f"attention_{stack}_{layer}", picture
+    for layer, layer_weights in enumerate(weights, 1):
+        title = f"{stack} self-attention, layer {layer}: a color for each head"
+        figure = attention.lines_between_words(words, layer_weights, title)
+        yield f"attention_{stack}_{layer}", figure
 
 
-def _of_language_model(
+def _language_model_attention(
     translator: Translator, sentence: str
 ) -> tuple[list[str], Float[np.ndarray, "n h s s"]]:
-    """Return the subwords that a language model reads for a sentence, and its attention weights."""
+    """Return the input subwords of a language model for a sentence, and its attention weights."""
     [tokens] = translator.encode_targets([sentence])
     check_one_pass("the sentence", len(tokens), translator.longest_sentence)
-    read = [start_id(translator.config.model), *tokens[:-1]]
-    weights = weights_of(translator, Batch.of([read], [tokens[-1:]]))["encoder"]
-    [words] = translator.vocabulary.pieces([read])
+    inputs = [start_id(translator.config.model), *tokens[:-1]]
+    weights = weights_of(translator, Batch.of([inputs], [tokens[-1:]]))["encoder"]
+    [words] = translator.vocabulary.pieces([inputs])
     return words, np.asarray(weights)[:, 0]

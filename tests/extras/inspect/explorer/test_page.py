@@ -63,12 +63,12 @@ def test_a_recorded_search_is_the_search(translator, beam_size):
 
 
 def test_what_keeps_no_beam_is_refused(translator):
-    with pytest.raises(UserError, match="draws tokens at random"):
+    with pytest.raises(UserError, match="sampling keeps no beam"):
         record_search(translator, "Open", beam_size=1, temperature=1.0)
     learned = translator_of(portable(OPTIONS["learned-positions"]))
-    with pytest.raises(UserError, match="positions of the model allow 128; give a part"):
+    with pytest.raises(UserError, match="positions of the model allow 128; shorten"):
         record_search(learned, "Open the file. " * 40)
-    with pytest.raises(UserError, match="a blank sentence"):
+    with pytest.raises(UserError, match="the sentence is blank"):
         t2t_jax.explore(translator, "  ")
 
 
@@ -224,5 +224,5 @@ def test_the_command_writes_the_page(translator, monkeypatch, tmp_path, capsys):
     path = tmp_path / "view.html"
     assert main(["explore", "run", "--text", TEXT, "--output", str(path)]) == 0
     assert path.read_text("utf-8").startswith("<!doctype html>")
-    assert f"{path} shows it" in capsys.readouterr().out.replace("\n", "")
+    assert f"wrote {path}; open it" in capsys.readouterr().out.replace("\n", "")
     assert Path(path).stat().st_size < 2_000_000

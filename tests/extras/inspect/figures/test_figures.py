@@ -189,6 +189,6 @@ def test_a_run_has_all_pictures(translator, tmp_path, monkeypatch):
 
 def test_pictures_are_not_drawn_into_a_run(tmp_path):
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(UserError, match="is a run; name the directory for the pictures ahead of"):
+    with pytest.raises(UserError, match="is a run; name the directory for the figures before"):
         main(["figures", str(tmp_path)])
     assert os.listdir(tmp_path) == ["config.json"]
