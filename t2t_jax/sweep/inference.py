@@ -1,15 +1,15 @@
-"""Test differences between the rows of a grid, against the noise of seeds and of sentences.
+"""Test differences between the rows of a grid against the noise of seeds and sentences.
 
-A score varies with the seed of the training and with the sentences that it is computed on. Both
-vary at once, as every seed is scored on the same sentences. So the variance of a difference is the
-sum of two parts: the variance over seeds, and the variance of the mean over seeds under a bootstrap
-of the sentences (Efron 1979; Koehn 2004), which draws the same sentences for all rows and seeds.
-What both parts contain, the interaction of seeds and sentences, is subtracted once. The sum is that
-of Clark's (1973) test with seeds and sentences as random effects.
+A score varies with the training seed and with the scored sentences. All seeds are scored on the
+same sentences, so the variance of a difference is the sum of two parts: the variance over seeds,
+and the variance of the mean over seeds under a bootstrap of sentences (Efron 1979; Koehn 2004). The
+bootstrap draws the same sentences for all rows and seeds. Both parts contain the interaction of
+seeds and sentences, which is subtracted once. The sum is that of Clark's (1973) test, with seeds
+and sentences as random effects.
 
-Rows share one estimate of the noise of seeds, as each has few of them. A row whose spread is much
-larger is left out of this pool by an F test at 1% (between rows the G test of 't Lam 2010), and so
-compared by its own spread.
+Each row has few seeds, so rows share one pooled estimate of the variance over seeds. An F test at
+1% (the G test of 't Lam 2010 between rows) excludes rows with a much larger variance, which are
+compared by their separate variance.
 """
 
 import math
@@ -26,39 +26,39 @@ from t2t_jax.system.records import Record
 from t2t_jax.tasks.measures.bleu import bleu_of, sentence_statistics
 
 SIGNIFICANT = 0.05
-"""The level of all tests; an interval holds the true difference in 95% of cases."""
+"""The significance level of all tests; confidence intervals have 95% coverage."""
 POWER = 0.8
 """The probability with which `seeds_needed` finds a true difference."""
 
-_DRAWS = 1000
+_NUM_DRAWS = 1000
 _LEAST_SENTENCES = 30
-"""The number of sentences below which a bootstrap finds too little variance, and so is not used."""
+"""The fewest sentences for a bootstrap, which underestimates the variance of smaller samples."""
 _MOST_GROUPS = 4000
-"""The number of sentences above which groups of sentences are drawn, to bound time and memory."""
+"""The most units of a bootstrap. More sentences are grouped, to limit time and memory."""
 _LEAST_DEGREES = 3
-"""The least degrees of freedom for a comparison seed by seed. With fewer, Student's t is so large
-that such a comparison loses more than it gains."""
-_OTHER_SPREAD = 0.01
-"""The level of the test that leaves rows out of the pool."""
-_MAXIMA, _QUANTILES = 50_000, 1000  # for Dunnett's test: the error of a p-value of 0.05 is 0.001
+"""The fewest degrees of freedom for paired comparisons (seed by seed). With fewer, the larger
+quantile of Student's t outweighs the smaller variance."""
+_OUTLIER_LEVEL = 0.01
+"""The level of the F test that excludes rows from the pool."""
+_NUM_MAXIMA, _NUM_QUANTILES = 50_000, 1000  # Dunnett's test: p = 0.05 has an error of 0.001
 _MOST_SEEDS = 1000
-_ROUNDING = 1e-18
-"""A variance below which all differences are errors of rounding."""
+_LEAST_VARIANCE = 1e-18
+"""The variance below which differences are rounding errors."""
 
 Weights = Mapping[str, float]
-"""A contrast: the weight of each row in a linear combination of their means."""
+"""A contrast: the weight of each row in a linear combination of row means."""
 
 
 class RowScores(NamedTuple):
     """The scores of a grid's rows in one measure."""
 
     scores: Mapping[str, Mapping[int, float]]
-    """The scores by row and seed."""
+    """Scores by row and seed."""
     draws: Mapping[str, Mapping[int, np.ndarray]] = {}
-    """The scores on bootstrap samples of the sentences, [draws], by row and seed. All have the same
-    samples. Rows without them are compared by seeds only."""
+    """Scores on bootstrap samples of sentences, [draws], by row and seed, the same samples for all
+    rows. Rows without draws are compared by seeds only."""
     uncertain: Collection[str] = ()
-    """The rows whose seeds were tuned to different values."""
+    """Rows whose seeds were tuned to different values."""
 
 
 class Effect(NamedTuple):
@@ -66,40 +66,40 @@ class Effect(NamedTuple):
 
     estimate: float
     error: float | None
-    """The standard error; None if neither noise is known."""
+    """The standard error; None if it is unknown."""
     degrees: float
-    """The degrees of freedom of `error`; inf for noise of sentences only."""
+    """The degrees of freedom of `error`; inf if only sentences add noise."""
     noise: str
-    """The sources of noise in `error`: "seeds and sentences", one of them, or ""."""
+    """The sources of noise in `error`: "seeds and sentences", "seeds", "sentences" or ""."""
     p_value: float | None
-    """The two-sided p-value, for this contrast only."""
+    """The two-sided p-value, not adjusted for the number of contrasts."""
     p_adjusted: float | None
-    """The p-value for all contrasts together: the chance that any of them looks as different."""
+    """The p-value adjusted for the number of contrasts."""
     seed_variance: float = 0.0
-    """The variance of the estimate over seeds, with the interaction of seeds and sentences."""
+    """The variance of the estimate over seeds, including the seed-sentence interaction."""
     sentence_variance: float = 0.0
-    """The variance of the estimate over sentences, without that interaction."""
+    """The variance of the estimate over sentences, without the seed-sentence interaction."""
     shares: Mapping[tuple[str, int], float] = {}
-    """The weights of single scores, by row and seed, if `seed_variance` is from a pool of rows."""
+    """The weight of each score in the estimate, by row and seed; {} without a pool of rows."""
     draws: np.ndarray | None = None
-    """The estimate on each bootstrap sample, [draws]; None if the sentences are unknown."""
+    """The estimate on each bootstrap sample, [draws]; None without bootstrap samples."""
 
     @property
     def margin(self) -> float:
-        """Return half of the 95% confidence interval; inf if the error is unknown."""
+        """Return half the width of the 95% confidence interval; inf if the error is unknown."""
         if self.error is None:
             return math.inf
         return self.error * float(special.stdtrit(self.degrees, 0.975))
 
 
 class Pool(NamedTuple):
-    """The noise that rows share."""
+    """The pooled variance over seeds of rows with similar variances."""
 
     rows: frozenset[str]
     variance: float
     """The variance of a score over seeds."""
     degrees: float
-    """Its degrees of freedom; 0 if no row has two seeds."""
+    """The degrees of freedom of the variance; 0 if no row has two seeds."""
 
 
 def effects(
@@ -108,21 +108,22 @@ def effects(
     """Estimate contrasts between rows, and test each against zero.
 
     Args:
-      adjust: the adjustment for many comparisons: Dunnett's (1955) for comparisons with one row, by
-        the correlations of the contrasts, or Holm's (1979) for any others.
+      contrasts: contrasts by name.
+      adjust: the adjustment for multiple comparisons: Dunnett's (1955) for comparisons with one
+        row, or Holm's (1979) for other contrasts.
     """
-    pools = pooled(rows.scores, by_seed=True), pooled(rows.scores, by_seed=False)
+    pools = pool_rows(rows.scores, by_seed=True), pool_rows(rows.scores, by_seed=False)
     estimates = {name: _estimate(rows, weights, *pools) for name, weights in contrasts.items()}
     p_values = {n: effect.p_value for n, effect in estimates.items() if effect.p_value is not None}
-    tested = [estimates[name] for name in p_values]
-    adjusted = holm([*p_values.values()]) if adjust == "holm" else _dunnett(tested)
+    tested_effects = [estimates[name] for name in p_values]
+    adjusted = holm([*p_values.values()]) if adjust == "holm" else _dunnett(tested_effects)
     for name, p_value in zip(p_values, adjusted, strict=True):
         estimates[name] = estimates[name]._replace(p_adjusted=p_value)
     return estimates
 
 
 def _estimate(rows: RowScores, weights: Weights, paired: Pool, unpaired: Pool) -> Effect:
-    """Estimate a contrast by the seeds that its rows share, or by all seeds of each row."""
+    """Estimate a contrast by the seeds that all its rows share, or by all seeds of each row."""
     scores = {name: rows.scores[name] for name in weights}
     shared = set.intersection(*(set(by_seed) for by_seed in scores.values()))
     pool, is_tuned = None, not weights.keys().isdisjoint(rows.uncertain)
@@ -133,141 +134,142 @@ def _estimate(rows: RowScores, weights: Weights, paired: Pool, unpaired: Pool) -
     if pool is paired or (pool is None and len(shared) > 1):
         scores = {name: {seed: scores[name][seed] for seed in shared} for name in scores}
     estimate = sum(w * statistics.fmean(scores[name].values()) for name, w in weights.items())
-    by_sentences, draws, shares = None, None, dict[tuple[str, int], float]()
+    sentence_var, draws, shares = None, None, dict[tuple[str, int], float]()
     if pool is not None:
-        sizes = (w**2 * _variance_of_mean(len(scores[n]), is_tuned) for n, w in weights.items())
-        by_seeds: float | None = pool.variance * sum(sizes)
+        parts = (w**2 * _variance_of_mean(len(scores[n]), is_tuned) for n, w in weights.items())
+        seed_var: float | None = pool.variance * sum(parts)
         degrees = pool.degrees
         shares = {(n, s): w / len(scores[n]) for n, w in weights.items() for s in scores[n]}
-    elif len(shared) > 1:  # rows of another spread
+    elif len(shared) > 1:  # rows outside the pools
         by_seed = [sum(w * scores[name][seed] for name, w in weights.items()) for seed in shared]
-        by_seeds = statistics.variance(by_seed) * _variance_of_mean(len(shared), is_tuned)
+        seed_var = statistics.variance(by_seed) * _variance_of_mean(len(shared), is_tuned)
         degrees = len(shared) - 1
     else:
-        by_seeds, degrees = _welch(rows.scores, weights, unpaired, is_tuned)
-    if by_seeds is not None and by_seeds < _ROUNDING:  # equal scores say nothing of the noise
-        by_seeds = None
+        seed_var, degrees = _welch_variance(rows.scores, weights, unpaired, is_tuned)
+    if seed_var is not None and seed_var < _LEAST_VARIANCE:  # equal scores do not show the noise
+        seed_var = None
     if all(scores[name].keys() <= rows.draws.get(name, {}).keys() for name in scores):
-        sampled = {name: {s: rows.draws[name][s] for s in scores[name]} for name in scores}
-        means = {name: np.mean([*sampled[name].values()], axis=0) for name in sampled}
+        row_draws = {name: {s: rows.draws[name][s] for s in scores[name]} for name in scores}
+        means = {name: np.mean([*row_draws[name].values()], axis=0) for name in row_draws}
         draws = sum((w * means[name] for name, w in weights.items()), np.zeros(()))
-        by_sentences = float(draws.var())
-        if by_seeds is not None:  # which contains the interaction, too
-            by_sentences = max(by_sentences - _interaction(sampled, means, weights), 0.0)
-    parts = {"seeds": by_seeds, "sentences": by_sentences}
-    noise = " and ".join(name for name, part in parts.items() if part is not None)
-    seeds, sentences = by_seeds or 0.0, by_sentences or 0.0
-    freedom = _freedom(degrees, seeds, seeds + sentences)
-    error = math.sqrt(seeds + sentences) if noise else None
-    p_value = None if error is None else _p_value(estimate, error, freedom)
-    return Effect(estimate, error, freedom, noise, p_value, None, seeds, sentences, shares, draws)
+        sentence_var = float(draws.var())
+        if seed_var is not None:  # contains the interaction, too
+            sentence_var = max(sentence_var - _interaction(row_draws, means, weights), 0.0)
+    variances = {"seeds": seed_var, "sentences": sentence_var}
+    noise = " and ".join(name for name, variance in variances.items() if variance is not None)
+    seed_var, sentence_var = seed_var or 0.0, sentence_var or 0.0
+    degrees = _effective_degrees(degrees, seed_var, seed_var + sentence_var)
+    error = math.sqrt(seed_var + sentence_var) if noise else None
+    p = None if error is None else _p_value(estimate, error, degrees)
+    return Effect(estimate, error, degrees, noise, p, None, seed_var, sentence_var, shares, draws)
 
 
-def _welch(
+def _welch_variance(
     scores: Mapping[str, Mapping[int, float]], weights: Weights, unpaired: Pool, is_tuned: bool
 ) -> tuple[float | None, float]:
-    """Return the variance of a contrast over seeds of its own for each row, as by Welch (1947).
+    """Return the variance over seeds of a contrast of unpaired rows, as by Welch (1947).
 
     Returns:
       The variance, None if a row outside the pool has a single seed; and its degrees of freedom.
     """
     parts = []
     for name, weight in weights.items():
-        variance, degrees, number = unpaired.variance, unpaired.degrees, len(scores[name])
-        if name not in unpaired.rows and number > 1:
-            variance, degrees = statistics.variance(scores[name].values()), number - 1
+        variance, degrees, num_seeds = unpaired.variance, unpaired.degrees, len(scores[name])
+        if name not in unpaired.rows and num_seeds > 1:
+            variance, degrees = statistics.variance(scores[name].values()), num_seeds - 1
         elif name not in unpaired.rows or not degrees:
             return None, 0.0
-        parts.append((weight**2 * variance * _variance_of_mean(number, is_tuned), degrees))
-    total, squares = sum(part for part, _ in parts), sum(part**2 / d for part, d in parts)
-    return total, total**2 / squares if squares else 0.0
+        parts.append((weight**2 * variance * _variance_of_mean(num_seeds, is_tuned), degrees))
+    total, denominator = sum(part for part, _ in parts), sum(part**2 / df for part, df in parts)
+    return total, total**2 / denominator if denominator else 0.0
 
 
-def _freedom(degrees: float, by_seeds: float, variance: float) -> float:
-    """Return the degrees of freedom of a variance of which a part has few degrees, that of seeds.
+def _effective_degrees(degrees: float, seed_variance: float, variance: float) -> float:
+    """Return the degrees of freedom of a variance, given those of its part over seeds.
 
-    Satterthwaite's (1946) rule squares the ratio. With an estimate of two degrees, it then finds 8%
-    of equal rows different at 0.05, and this form at most 6%.
+    Satterthwaite's (1946) rule would square the ratio of variances. At level 0.05 and two degrees
+    of freedom, that rule rejects 8% of true null hypotheses, and this function at most 6%.
     """
-    return degrees * variance / by_seeds if by_seeds else math.inf
+    return degrees * variance / seed_variance if seed_variance else math.inf
 
 
 def _p_value(estimate: float, error: float, degrees: float) -> float:
-    """Return the two-sided p-value of Student's t."""
+    """Return the two-sided p-value of Student's t test."""
     if abs(estimate) <= 1e-12:
         return 1.0
     return float(2 * special.stdtr(degrees, -abs(estimate) / error)) if error else 0.0
 
 
-def _variance_of_mean(number: int, is_uncertain: bool) -> float:
-    """Return the variance of a mean over a number of seeds whose noise has the variance 1.
+def _variance_of_mean(num_seeds: int, is_tuned: bool) -> float:
+    """Return the variance of a mean over seeds with unit variance.
 
-    If the choice of a tuned value is uncertain, the scores of different seeds are correlated, as
-    each influenced the choice for the others. The variance is then from Nadeau and Bengio (2003).
+    The scores of a row whose seeds were tuned to different values are correlated, because each seed
+    influenced the choices for other seeds. Nadeau and Bengio (2003) give the variance then.
     """
-    return 1 / number + (1 / (number - 1) if is_uncertain and number > 1 else 0)
+    return 1 / num_seeds + (1 / (num_seeds - 1) if is_tuned and num_seeds > 1 else 0)
 
 
 def _interaction(
     draws: Mapping[str, Mapping[int, np.ndarray]], means: Mapping[str, np.ndarray], weights: Weights
 ) -> float:
-    """Return the variance of a contrast by sentences that matter under single seeds only.
+    """Return the variance of a contrast by the interaction of seeds and sentences.
 
-    Effects of a seed on a sentence that rows share cancel in their difference. So the deviations of
-    the rows from their means over seeds are first summed seed by seed.
+    Seed effects on sentences that rows share cancel in their difference. So the function sums the
+    rows' deviations from their means seed by seed.
 
     Args:
-      draws: the scores on bootstrap samples, [draws], by row and seed.
-      means: their means over seeds, [draws], by row.
+      draws: scores on bootstrap samples, [draws], by row and seed.
+      means: means of the draws over seeds, [draws], by row.
     """
     deviations: dict[int, np.ndarray] = {}
     for name, weight in weights.items():
-        number = len(draws[name])
+        num_seeds = len(draws[name])
         for seed, values in draws[name].items():
-            share = weight / math.sqrt(max(number * (number - 1), 1))
-            deviations[seed] = deviations.get(seed, 0.0) + share * (values - means[name])
+            scale = weight / math.sqrt(max(num_seeds * (num_seeds - 1), 1))
+            deviations[seed] = deviations.get(seed, 0.0) + scale * (values - means[name])
     return float(sum(deviation.var() for deviation in deviations.values()))
 
 
-def pooled(scores: Mapping[str, Mapping[int, float]], *, by_seed: bool) -> Pool:
-    """Return the noise that rows share, by least squares, without rows of a larger spread.
+def pool_rows(scores: Mapping[str, Mapping[int, float]], *, by_seed: bool) -> Pool:
+    """Pool the variance over seeds of rows by least squares, without rows of larger variance.
 
     Args:
-      by_seed: whether a seed adds the same effect to all rows; otherwise that effect is noise.
+      scores: scores by row and seed.
+      by_seed: whether each seed has an effect that all rows share, which is then not noise.
     """
     names = [*scores]
-    squares, degrees = _residual(scores, names, by_seed)
+    squares, degrees = _residual_squares(scores, names, by_seed)
     while len(names) > 1:
-        widest = max(names, key=lambda name: squares[name] / len(scores[name]))
-        narrower = [name for name in names if name != widest]
-        of_narrower, remaining = _residual(scores, narrower, by_seed)
-        freedom = degrees - remaining
-        if not freedom or not remaining:
+        outlier = max(names, key=lambda name: squares[name] / len(scores[name]))
+        inliers = [name for name in names if name != outlier]
+        inlier_squares, inlier_degrees = _residual_squares(scores, inliers, by_seed)
+        lost_degrees = degrees - inlier_degrees
+        if not lost_degrees or not inlier_degrees:
             break
-        residual = max(sum(of_narrower.values()), _ROUNDING)
-        ratio = (sum(squares.values()) - residual) / freedom * remaining / residual
-        if special.fdtrc(freedom, remaining, ratio) >= _OTHER_SPREAD / len(names):
+        inlier_sum = max(sum(inlier_squares.values()), _LEAST_VARIANCE)
+        f_ratio = (sum(squares.values()) - inlier_sum) / lost_degrees * inlier_degrees / inlier_sum
+        if special.fdtrc(lost_degrees, inlier_degrees, f_ratio) >= _OUTLIER_LEVEL / len(names):
             break
-        names.remove(widest)
-        squares, degrees = of_narrower, remaining
+        names.remove(outlier)
+        squares, degrees = inlier_squares, inlier_degrees
     return Pool(frozenset(names), sum(squares.values()) / max(degrees, 1), degrees)
 
 
-def _residual(
+def _residual_squares(
     scores: Mapping[str, Mapping[int, float]], names: Sequence[str], by_seed: bool
 ) -> tuple[dict[str, float], int]:
-    """Return each row's squares without the effects of rows and seeds, and the degrees of all."""
-    cells = [(name, str(seed), y) for name in names for seed, y in scores[name].items()]
+    """Return each row's sum of squared residuals, and the degrees of freedom of the total."""
+    cells = [(name, str(seed), score) for name in names for seed, score in scores[name].items()]
     rows, seeds, values = map(np.array, zip(*cells, strict=True))
-    levels = [np.unique(level, return_inverse=True)[1] for level in (rows, seeds)[: 1 + by_seed]]
-    design = np.concatenate([np.eye(level.max() + 1)[level] for level in levels], axis=1)
+    codes = [np.unique(labels, return_inverse=True)[1] for labels in (rows, seeds)[: 1 + by_seed]]
+    design = np.concatenate([np.eye(labels.max() + 1)[labels] for labels in codes], axis=1)
     fitted, _, rank, _ = np.linalg.lstsq(design, values)
     squares = (values - design @ fitted) ** 2
     return {name: float(squares[rows == name].sum()) for name in names}, len(values) - int(rank)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return p-values adjusted for their number by the method of Holm (1979)."""
+    """Adjust p-values for multiple comparisons by the method of Holm (1979)."""
     order = np.argsort(p_values)
     scaled = np.asarray(p_values)[order] * np.arange(len(order), 0, -1)
     adjusted = np.empty(len(order))
@@ -275,118 +277,118 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return [float(p) for p in adjusted]
 
 
-def _dunnett(tested: Sequence[Effect]) -> list[float]:
-    """Return p-values adjusted by the distribution of the largest of correlated t statistics.
+def _dunnett(contrasts: Sequence[Effect]) -> list[float]:
+    """Adjust p-values by the distribution of the largest of several correlated t statistics.
 
-    The correlations are those of seeds (rows that several contrasts share) and of sentences (the
-    bootstrap). With seeds only and one pool, this is the test of Dunnett (1955).
+    Contrasts are correlated by shared rows and by shared sentences (the bootstrap). With seeds only
+    and one pool, this is the test of Dunnett (1955).
     """
-    number = len(tested)
-    covariance = np.zeros((number, number))
-    for (i, a), (j, b) in product(enumerate(tested), repeat=2):
+    num_contrasts = len(contrasts)
+    covariance = np.zeros((num_contrasts, num_contrasts))
+    for (i, a), (j, b) in product(enumerate(contrasts), repeat=2):
         norm = math.hypot(*a.shares.values()) * math.hypot(*b.shares.values())
         if i == j or norm:
             shared = sum(w * b.shares.get(cell, 0.0) for cell, w in a.shares.items())
             correlation = 1.0 if i == j else shared / norm
             covariance[i, j] = correlation * math.sqrt(a.seed_variance * b.seed_variance)
-    if sampled := [i for i, effect in enumerate(tested) if effect.draws is not None]:
-        sd = np.sqrt([tested[i].sentence_variance for i in sampled])
-        of_sentences = np.atleast_2d(np.cov([tested[i].draws for i in sampled]))
-        covariance[np.ix_(sampled, sampled)] += _correlations(of_sentences) * np.outer(sd, sd)
+    if indices := [i for i, effect in enumerate(contrasts) if effect.draws is not None]:
+        sd = np.sqrt([contrasts[i].sentence_variance for i in indices])
+        sentence_cov = np.atleast_2d(np.cov([contrasts[i].draws for i in indices]))
+        covariance[np.ix_(indices, indices)] += _correlations(sentence_cov) * np.outer(sd, sd)
     values, vectors = np.linalg.eigh(_correlations(covariance))
-    normal = np.random.default_rng(0).standard_normal((_MAXIMA, number))
+    normal = np.random.default_rng(0).standard_normal((_NUM_MAXIMA, num_contrasts))
     maxima = np.abs(normal @ (vectors * np.sqrt(values.clip(0))).T).max(1, initial=0)
     maxima.sort()
     adjusted = []
-    for effect in tested:
+    for effect in contrasts:
         p_value = effect.p_value or 0.0
-        if number > 1 and effect.error and p_value < 1:
-            degrees, spread = effect.degrees, np.ones(1)
+        if num_contrasts > 1 and effect.error and p_value < 1:
+            degrees, variance_ratios = effect.degrees, np.ones(1)
             if math.isfinite(degrees):
-                chance = (np.arange(_QUANTILES) + 0.5) / _QUANTILES
-                spread = special.chdtri(degrees, chance) / degrees
-            limits = abs(effect.estimate) / effect.error * np.sqrt(spread)
-            below = np.searchsorted(maxima, limits) / _MAXIMA
-            p_value = max(p_value, float(1 - below.mean()))  # not below by the error of sampling
+                quantiles = (np.arange(_NUM_QUANTILES) + 0.5) / _NUM_QUANTILES
+                variance_ratios = special.chdtri(degrees, quantiles) / degrees
+            limits = abs(effect.estimate) / effect.error * np.sqrt(variance_ratios)
+            p_below = np.searchsorted(maxima, limits) / _NUM_MAXIMA
+            p_value = max(p_value, float(1 - p_below.mean()))  # sampling error must not lower it
         adjusted.append(p_value)
     return adjusted
 
 
 def _correlations(covariance: np.ndarray) -> np.ndarray:
-    """Return the correlations of variables; 0 for a variable without variance."""
+    """Return a correlation matrix; variables without variance have correlations of 0."""
     sd = np.sqrt(np.diag(covariance))
     scale = np.where(sd, sd, 1)
     return covariance / np.outer(scale, scale)
 
 
 @cache
-def _counts(number: int) -> np.ndarray:
-    """Return how often each sentence is in each bootstrap sample: [draws, number], float64."""
-    rng = np.random.default_rng(number)
-    return rng.multinomial(number, np.full(number, 1 / number), _DRAWS).astype(float)
+def _draw_counts(size: int) -> np.ndarray:
+    """Count the draws of each of `size` sentences in bootstrap samples: [draws, size], float64."""
+    rng = np.random.default_rng(size)
+    return rng.multinomial(size, np.full(size, 1 / size), _NUM_DRAWS).astype(float)
 
 
-def _sampled(statistics: np.ndarray) -> np.ndarray:
+def _sum_samples(statistics: np.ndarray) -> np.ndarray:
     """Sum statistics of sentences, [sentences, k], over each bootstrap sample: [draws, k]."""
     if len(statistics) > _MOST_GROUPS:
         groups = np.zeros((_MOST_GROUPS, statistics.shape[1]))
         np.add.at(groups, np.arange(len(statistics)) % _MOST_GROUPS, statistics)
         statistics = groups
-    return _counts(len(statistics)) @ statistics
+    return _draw_counts(len(statistics)) @ statistics
 
 
 def sampled_scores(result: Record, measure: str) -> np.ndarray | None:
-    """Return the score of a cell on bootstrap samples of the sentences, shape [draws].
+    """Compute the score of a cell on bootstrap samples of the sentences.
 
     Args:
       measure: "bleu", "log_perplexity" or "bits_per_byte".
 
     Returns:
-      The scores; None if the result lacks the sentences that they are computed from, or has fewer
-      than 30.
+      The scores, [draws]; None if the result has no scores by sentence, or fewer than 30 sentences.
     """
     if len(result.get("references", ())) < _LEAST_SENTENCES:
         return None
     if measure == "bleu":
         counts = sentence_statistics(result["hypotheses"], result["references"])
-        return bleu_of(_sampled(counts))
+        return bleu_of(_sum_samples(counts))
     if "sentence_nll" not in result:
         return None
     nll, unit = result["sentence_nll"], math.log(2)
-    sizes = [len(line.encode()) for line in result["references"]]
+    lengths = [len(line.encode()) for line in result["references"]]
     if measure == "log_perplexity":
-        sizes, unit = result["sentence_tokens"], 1.0
-    if len(sizes) != len(nll):
+        lengths, unit = result["sentence_tokens"], 1.0
+    if len(lengths) != len(nll):
         return None
-    sums = _sampled(np.stack([nll, sizes], axis=1))
+    sums = _sum_samples(np.stack([nll, lengths], axis=1))
     return sums[:, 0] / sums[:, 1] / unit
 
 
-def noise_of_seeds(scores: Mapping[str, Mapping[int, float]]) -> float:
-    """Return the variance over seeds that rows share, by the pool that compares them."""
-    paired = pooled(scores, by_seed=True)
-    pool = paired if paired.degrees >= _LEAST_DEGREES else pooled(scores, by_seed=False)
+def seed_noise(scores: Mapping[str, Mapping[int, float]]) -> float:
+    """Return the pooled variance over seeds."""
+    paired = pool_rows(scores, by_seed=True)
+    pool = paired if paired.degrees >= _LEAST_DEGREES else pool_rows(scores, by_seed=False)
     return pool.variance
 
 
 def seeds_needed(
     difference: float, seed_variance: float, sentence_variance: float, comparisons: int = 1
 ) -> int | None:
-    """Return how many seeds of each of two rows find a true difference with a probability of 80%.
+    """Return the number of seeds per row that detects a true difference with a power of 80%.
 
     Args:
+      seed_variance: the variance of a score over seeds.
       sentence_variance: the variance of the difference over sentences, which seeds do not reduce.
-      comparisons: the number of comparisons for which p-values are adjusted, here by Šidák (1967).
+      comparisons: the number of comparisons, for the adjustment of Šidák (1967).
 
     Returns:
-      The number, at least 2; None if even 1,000 seeds are too few.
+      The number, at least 2; None if 1,000 seeds are too few.
     """
     level = 1 - (1 - SIGNIFICANT) ** (1 / comparisons)
-    for number in range(2, _MOST_SEEDS + 1):
-        by_seeds = 2 * seed_variance / number
-        variance = by_seeds + sentence_variance
-        degrees = _freedom(2 * (number - 1), by_seeds, variance)
+    for num_seeds in range(2, _MOST_SEEDS + 1):
+        variance_over_seeds = 2 * seed_variance / num_seeds
+        variance = variance_over_seeds + sentence_variance
+        degrees = _effective_degrees(2 * (num_seeds - 1), variance_over_seeds, variance)
         quantiles = special.stdtrit(degrees, [1 - level / 2, POWER])
         if quantiles.sum() * math.sqrt(variance) <= difference:
-            return number
+            return num_seeds
     return None

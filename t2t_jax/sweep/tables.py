@@ -28,7 +28,7 @@ from t2t_jax.sweep.comparison import (
     p_text,
     pairs,
 )
-from t2t_jax.sweep.inference import SIGNIFICANT, Effect, effects, noise_of_seeds, seeds_needed
+from t2t_jax.sweep.inference import SIGNIFICANT, Effect, effects, seed_noise, seeds_needed
 from t2t_jax.sweep.latex import grid_latex, latex
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.console import markdown_row
@@ -296,7 +296,7 @@ def power_notes(comparison: Comparison) -> list[str]:
         if not tested:
             continue
         sentences = statistics.median(effect.sentence_variance for effect in tested)
-        noise = noise_of_seeds(scores.scores)
+        noise = seed_noise(scores.scores)
         number = seeds_needed(difference, noise, sentences, len(tested))
         of_rows = f"{number} seeds of each row" if number else "more sentences, not more seeds"
         notes.append(f"To find a true difference of {name} in 4 of 5 grids takes {of_rows}.")
