@@ -100,8 +100,8 @@ def _document(asked: Scaling) -> Iterator[str]:
     yield "This page says how many TPU chips a model needs, and what limits the time of a step."
     yield ""
     yield (
-        "**These are bounds from a compiler, not measurements.** `python benchmarks/scaling.py` "
-        f"wrote them on {datetime.date.today()} with JAX {version('jax')} and libtpu "
+        "**The tables list bounds from a compiler, not measurements.** `python "
+        f"benchmarks/scaling.py` wrote the tables on {datetime.date.today()} with JAX {version('jax')} and libtpu "
         f"{version('libtpu')}, on {os.cpu_count()} CPU cores of {processor_name()}, no TPU."
     )
     yield ""
