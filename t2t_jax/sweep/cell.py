@@ -234,7 +234,7 @@ def check_cells(cells: Sequence[Cell], *, allow_mixed: bool = False, local: bool
 
     Args:
       allow_mixed: whether to accept cells with different code or resolved settings.
-      is_local: whether this machine trains the new cells.
+      local: whether this machine trains the new cells.
     """
     from t2t_jax.workdir import check_workdir
 

@@ -112,7 +112,7 @@ def effects(
       adjust: the adjustment for multiple comparisons: Dunnett's (1955) for comparisons with one
         row, or Holm's (1979) for other contrasts.
     """
-    pools = pool_rows(rows.scores, by_seed=True), pool_rows(rows.scores, by_seed=False)
+    pools = pool(rows.scores, by_seed=True), pool(rows.scores, by_seed=False)
     estimates = {name: _estimate(rows, weights, *pools) for name, weights in contrasts.items()}
     p_values = {n: effect.p_value for n, effect in estimates.items() if effect.p_value is not None}
     tested_effects = [estimates[name] for name in p_values]
@@ -158,7 +158,7 @@ def _estimate(rows: RowScores, weights: Weights, paired: Pool, unpaired: Pool) -
     variances = {"seeds": seed_var, "sentences": sentence_var}
     noise = " and ".join(name for name, variance in variances.items() if variance is not None)
     seed_var, sentence_var = seed_var or 0.0, sentence_var or 0.0
-    degrees = _effective_degrees(degrees, seed_var, seed_var + sentence_var)
+    degrees = _dof(degrees, seed_var, seed_var + sentence_var)
     error = math.sqrt(seed_var + sentence_var) if noise else None
     p = None if error is None else _p_value(estimate, error, degrees)
     return Effect(estimate, error, degrees, noise, p, None, seed_var, sentence_var, shares, draws)
@@ -184,7 +184,7 @@ def _welch_variance(
     return total, total**2 / denominator if denominator else 0.0
 
 
-def _effective_degrees(degrees: float, seed_variance: float, variance: float) -> float:
+def _dof(degrees: float, seed_variance: float, variance: float) -> float:
     """Return the degrees of freedom of a variance, given those of its part over seeds.
 
     Satterthwaite's (1946) rule would square the ratio of variances. At level 0.05 and two degrees
@@ -230,7 +230,7 @@ def _interaction(
     return float(sum(deviation.var() for deviation in deviations.values()))
 
 
-def pool_rows(scores: Mapping[str, Mapping[int, float]], *, by_seed: bool) -> Pool:
+def pool(scores: Mapping[str, Mapping[int, float]], *, by_seed: bool) -> Pool:
     """Pool the variance over seeds of rows by least squares, without rows of larger variance.
 
     Args:
@@ -365,9 +365,9 @@ def sampled_scores(result: Record, measure: str) -> np.ndarray | None:
 
 def seed_noise(scores: Mapping[str, Mapping[int, float]]) -> float:
     """Return the pooled variance over seeds."""
-    paired = pool_rows(scores, by_seed=True)
-    pool = paired if paired.degrees >= _LEAST_DEGREES else pool_rows(scores, by_seed=False)
-    return pool.variance
+    paired = pool(scores, by_seed=True)
+    estimate = paired if paired.degrees >= _LEAST_DEGREES else pool(scores, by_seed=False)
+    return estimate.variance
 
 
 def seeds_needed(
@@ -387,7 +387,7 @@ def seeds_needed(
     for num_seeds in range(2, _MOST_SEEDS + 1):
         variance_over_seeds = 2 * seed_variance / num_seeds
         variance = variance_over_seeds + sentence_variance
-        degrees = _effective_degrees(2 * (num_seeds - 1), variance_over_seeds, variance)
+        degrees = _dof(2 * (num_seeds - 1), variance_over_seeds, variance)
         quantiles = special.stdtrit(degrees, [1 - level / 2, POWER])
         if quantiles.sum() * math.sqrt(variance) <= difference:
             return num_seeds

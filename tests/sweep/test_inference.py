@@ -7,14 +7,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from t2t_jax.sweep.comparison import against, pairs
-from t2t_jax.sweep.inference import (
-    RowScores,
-    _effective_degrees,
-    effects,
-    holm,
-    pool_rows,
-    seeds_needed,
-)
+from t2t_jax.sweep.inference import RowScores, _dof, effects, holm, pool, seeds_needed
 from tests.selection import thorough_after
 
 # Small products are slower with threads of BLAS, above all beside other tests.
@@ -106,7 +99,7 @@ def test_noise_of_sentences_beside_a_variance_of_few_degrees_keeps_the_level(deg
     by_seeds = rng.chisquare(degrees, repeats) / degrees
     variance = by_seeds + of_sentences
     t = rng.normal(0, np.sqrt(1 + of_sentences), repeats) / np.sqrt(variance)
-    freedom = np.array([*map(_effective_degrees, [degrees] * repeats, by_seeds, variance)])
+    freedom = np.array([*map(_dof, [degrees] * repeats, by_seeds, variance)])
     p_values = 2 * stats.t.sf(abs(t), freedom)
     assert 0.038 <= (p_values < 0.05).mean() <= 0.06
 
@@ -148,15 +141,15 @@ def test_rows_with_the_same_seeds_are_compared_seed_by_seed():
 
 def test_a_row_of_a_much_larger_spread_does_not_hide_the_differences_of_others():
     wild = scores((0, 0.1), (1, 0.1), (0, 0.1), (0, 0.1), (0, 30))
-    assert pool_rows(wild, by_seed=False).rows == {"base", "a", "b", "c"}
+    assert pool(wild, by_seed=False).rows == {"base", "a", "b", "c"}
     found = effects(RowScores(wild), against("base", wild), "dunnett")
     assert found["a"].p_adjusted < 0.001
     # No seed in common with the base, and another spread: Welch's test.
-    welch = np.var([*wild["d"].values()], ddof=1) / 5 + pool_rows(wild, by_seed=False).variance / 5
+    welch = np.var([*wild["d"].values()], ddof=1) / 5 + pool(wild, by_seed=False).variance / 5
     assert found["d"].error == pytest.approx(np.sqrt(welch))
     assert found["d"].degrees == pytest.approx(4, rel=0.01)
     alike = scores((0, 1), (1, 1), (0, 1), (0, 1), (0, 2))
-    assert len(pool_rows(alike, by_seed=False).rows) == 5
+    assert len(pool(alike, by_seed=False).rows) == 5
     same_seeds = {name: dict(enumerate(seeds.values())) for name, seeds in wild.items()}
     found = effects(RowScores(same_seeds), against("base", wild), "dunnett")
     assert found["a"].p_adjusted < 0.001
@@ -171,9 +164,7 @@ def test_a_wide_row_is_found_among_few_rows_with_the_same_seeds():
         of_seed = rng.normal(0, 1, 3)
         sds = {"base": 1, "other": 1, "wide": 1000}
         rows = {name: dict(enumerate(of_seed + rng.normal(0, sd, 3))) for name, sd in sds.items()}
-        assert (
-            "wide" not in pool_rows(rows, by_seed=True).rows & pool_rows(rows, by_seed=False).rows
-        )
+        assert "wide" not in pool(rows, by_seed=True).rows & pool(rows, by_seed=False).rows
         tested = effects(RowScores(rows), against("base", rows), "dunnett")
         wrong += tested["other"].p_value < 0.05
     assert wrong <= 12
