@@ -1,1 +1,1 @@
-"""Everything from text to batches: corpora, vocabularies, tokenised arrays and batches by step."""
+"""From text to batches: corpora, vocabularies, tokenized arrays and batches by step."""

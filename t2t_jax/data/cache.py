@@ -1,14 +1,14 @@
 """A cache on disk of data made from a corpus, such as its tokens.
 
 An entry is a folder of files, with their BLAKE2 hashes in `digests.json`. Opening an entry checks
-all hashes, and a damaged entry is made again. So a damaged disk, or another program, can cost time,
-but never changes the training data.
+all hashes, and makes a damaged entry again. So disk errors and other programs never change the
+training data.
 
-Entries appear atomically: two processes may make the same one at once, and a killed process leaves
-nothing that looks finished.
+Entries appear atomically: several processes may make the same entry at once, and a killed process
+leaves no entry that looks finished.
 
-Machines share a cache in a bucket. Each keeps a local copy of the entries that it uses, as arrays
-are mapped from files into memory.
+Machines can share a cache in a bucket. Each machine keeps a local copy of its entries, because
+arrays are mapped from files into memory.
 """
 
 import errno
@@ -40,18 +40,18 @@ _DIGESTS = "digests.json"
 _SCHEMA = records.schema({"blake2b": dict})
 _UNFINISHED = "unfinished-"
 _STALE_AFTER_SECONDS = 24 * 3600.0
-_WAY_OUT = "set data.cache_dir to another place"
+_ADVICE = "set data.cache_dir to another directory"
 
 
 def entry(config: DataConfig, name: str, make: Callable[[], Contents]) -> Path:
-    """Return the folder of an entry of the cache, and make it if it is missing.
+    """Return the folder of a cache entry, and make the entry if it is missing or damaged.
 
-    A damaged entry is made again, with a warning. The name of an entry must change whenever its
-    contents would.
+    Args:
+      name: the name of the entry, which must change whenever its contents would.
     """
     shared = as_path(config.cache_dir)
     if isinstance(shared, BucketPath):
-        make = partial(_shared, shared / name, make)
+        make = partial(_shared_contents, shared / name, make)
     folder = cache_root(config) / name
     if folder.exists() and _is_whole(folder, folder):
         return folder
@@ -61,34 +61,34 @@ def entry(config: DataConfig, name: str, make: Callable[[], Contents]) -> Path:
     except OSError as error:
         raise _cannot_write(folder.parent, contents, error) from error
     if fault := _fault(folder):
-        raise UserError(f"{folder} was written, but is damaged ({fault}); remove it, or {_WAY_OUT}")
+        raise UserError(f"{folder} was written, but is damaged ({fault}); remove it, or {_ADVICE}")
     return folder
 
 
-def _shared(place: BucketPath, make: Callable[[], Contents]) -> Contents:
-    """Return the contents of a bucket's entry; make and upload them if it has none."""
-    with tempfile.TemporaryDirectory(prefix="t2t_jax-") as name:
-        fetched, made = Path(name) / "fetched", Path(name) / "made"
-        with suppress(FileNotFoundError):  # another machine replaces it now
-            fetch_tree(place, fetched)
-        if (fetched / _DIGESTS).exists() and _is_whole(fetched, place):
-            own = (path for path in fetched.iterdir() if path.name != _DIGESTS)
-            return {path.name: path.read_bytes() for path in own}
+def _shared_contents(remote: BucketPath, make: Callable[[], Contents]) -> Contents:
+    """Download the contents of a bucket's entry; make and upload them if it has none."""
+    with tempfile.TemporaryDirectory(prefix="t2t_jax-") as folder:
+        download, upload = Path(folder) / "download", Path(folder) / "upload"
+        with suppress(FileNotFoundError):  # another machine is replacing the entry
+            fetch_tree(remote, download)
+        if (download / _DIGESTS).exists() and _is_whole(download, remote):
+            paths = (path for path in download.iterdir() if path.name != _DIGESTS)
+            return {path.name: path.read_bytes() for path in paths}
         contents = make()
         try:
-            made.mkdir()
-            _write_all(made, contents)
-            send_tree(made, place, last=_DIGESTS)
+            upload.mkdir()
+            _write_all(upload, contents)
+            send_tree(upload, remote, last=_DIGESTS)  # an entry without digests is unfinished
         except OSError as error:
             reason = error.strerror or error
-            warn(f"{place} cannot be written ({reason}); this machine alone keeps what was made")
+            warn(f"{remote} cannot be written ({reason}); only this machine keeps the entry")
     return contents
 
 
 def cache_root(config: DataConfig) -> Path:
-    """Return the folder of the cache on this machine, and make it if it is missing.
+    """Return the cache folder on this machine, and create it if it is missing.
 
-    It is `data.cache_dir`, or the user's folder if that is empty or in a bucket.
+    The folder is `data.cache_dir`, or in the user's cache folder if that is empty or in a bucket.
     """
     root = as_path(os.path.expanduser(config.cache_dir))
     if not config.cache_dir or isinstance(root, BucketPath):
@@ -97,41 +97,41 @@ def cache_root(config: DataConfig) -> Path:
         root.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(
-            f"cache directory {root} cannot be made ({error.strerror}); set data.cache_dir"
+            f"cache directory {root} cannot be created ({error.strerror}); set data.cache_dir"
         ) from error
     return root
 
 
-def _is_whole(folder: Path, shown: Path) -> bool:
-    """Return whether an entry has no fault, with a warning about one."""
+def _is_whole(folder: Path, path: Path) -> bool:
+    """Return whether an entry has no fault, and warn of a fault by the path for users."""
     fault = _fault(folder)
     if fault:
-        warn(f"{shown} is damaged ({fault}); it is made again")
+        warn(f"{path} is damaged ({fault}); it is made again")
     return fault is None
 
 
 def _fault(folder: Path) -> str | None:
-    """Describe the fault of an entry; None if it has none."""
+    """Describe the first fault of an entry; return None if it has none."""
     try:
         if pipes := [path.name for path in folder.iterdir() if not path.is_file()]:
-            return f"{pipes[0]} is no file"
+            return f"{pipes[0]} is not a file"
         digests = records.parse_object((folder / _DIGESTS).read_bytes(), _SCHEMA)["blake2b"]
         names = {path.name for path in folder.iterdir()} - {_DIGESTS}
         if names != set(digests):
-            return f"{_DIGESTS} lists other files than there are"
-        with ThreadPoolExecutor() as pool:  # hashing leaves the other cores to other threads
+            return f"{_DIGESTS} does not list the files of the folder"
+        with ThreadPoolExecutor() as pool:  # hashing releases the GIL
             digest = partial(sums.digest_of, kind="blake2b")
             actual = list(pool.map(digest, map(folder.joinpath, digests)))
     except OSError as error:
         return error.strerror or str(error)
     except ValueError as error:
         return f"{_DIGESTS}: {error}"
-    changed = [name for name, found in zip(digests, actual, strict=True) if found != digests[name]]
+    changed = [name for name, hash_ in zip(digests, actual, strict=True) if hash_ != digests[name]]
     return f"{changed[0]} is not what was written" if changed else None
 
 
 def _replace(folder: Path, contents: Contents) -> None:
-    """Write an entry beside its path, and move it there.
+    """Write an entry to a temporary folder, and rename it.
 
     Raises:
       OSError: the entry cannot be written.
@@ -143,10 +143,10 @@ def _replace(folder: Path, contents: Contents) -> None:
         unfinished = Path(outer) / "entry"
         unfinished.mkdir()
         _write_all(unfinished, contents)
-        with suppress(OSError):  # a damaged entry, which is removed with the temporary folder
+        with suppress(OSError):  # the temporary folder removes the damaged entry with it
             if folder.exists() and _fault(folder):
                 folder.rename(Path(outer) / "damaged")
-        with suppress(OSError):  # another process has written the same entry by now
+        with suppress(OSError):  # another process has written the same entry first
             unfinished.rename(folder)
 
 
@@ -156,7 +156,7 @@ def _write_all(folder: Path, contents: Contents) -> None:
 
 
 class _Hashing:
-    """A file that hashes the bytes to write, whether or not the disk stores them correctly."""
+    """A file that hashes the bytes before the disk stores them, possibly wrongly."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -168,7 +168,7 @@ class _Hashing:
 
 
 def _write(path: Path, content: bytes | np.ndarray) -> str:
-    """Write a file, and return its hash."""
+    """Write a file, and return the hash of its content."""
     with path.open("wb") as file:
         hashing = _Hashing(file)
         if isinstance(content, bytes):
@@ -179,7 +179,7 @@ def _write(path: Path, content: bytes | np.ndarray) -> str:
 
 
 def _remove_stale(root: Path) -> None:
-    """Remove unfinished entries that killed processes left behind more than a day ago."""
+    """Remove entries that a killed process left unfinished more than a day ago."""
     for path in root.glob(f"{_UNFINISHED}*"):
         with suppress(OSError):
             if time.time() - path.stat().st_mtime > _STALE_AFTER_SECONDS:
@@ -189,10 +189,10 @@ def _remove_stale(root: Path) -> None:
 def _cannot_write(root: Path, contents: Contents, error: OSError) -> UserError:
     reason = error.strerror or str(error)
     if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return UserError(f"cache directory {root} cannot be written ({reason}); {_WAY_OUT}")
-    sizes = [len(x) if isinstance(x, bytes) else x.nbytes for x in contents.values()]
+        return UserError(f"cache directory {root} cannot be written ({reason}); {_ADVICE}")
+    sizes = [len(file) if isinstance(file, bytes) else file.nbytes for file in contents.values()]
     needed, free = sum(sizes) / 2**20, shutil.disk_usage(root).free / 2**20
     return UserError(
         f"cache directory {root} has no room for {needed:,.1f} MiB: {free:,.1f} MiB are free "
-        f"({reason}); make room, or {_WAY_OUT}"
+        f"({reason}); make room, or {_ADVICE}"
     )

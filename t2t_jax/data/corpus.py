@@ -1,12 +1,9 @@
-"""Corpora of sentence pairs: the bundled one, parallel text files, data sets of TFDS, or trees.
+"""Corpora of sentence pairs: the bundled corpus, text files, TFDS data sets, or trees.
 
-For language modelling, a corpus is documents of one language, as the targets of empty sources.
+For language modeling, documents of one language are the targets of empty sources.
 
-The train split of a mixture has all its corpora, each repeated by its weight. Any other split comes
-from the first corpus that has one.
-
-Lines of text are passed on exactly as they were written, without the line ends: BLEU compares
-against them.
+The train split of a mixture repeats each corpus by its weight. Any other split comes from the first
+corpus that has one. Text lines stay unchanged, because BLEU compares translations with them.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -28,7 +25,7 @@ _BUNDLED, _BUNDLED_FILES = "bundled:", Path(__file__).parent / "bundled"
 
 @dataclass(frozen=True)
 class Corpus:
-    """Sentence pairs of one language pair, or sentences and their trees, in splits."""
+    """Sentence pairs, or sentences and their trees, in splits."""
 
     name: str
     """The corpus as the config names it: bundled:, text:DIR, NAME:DIR, tfds:NAME/CONFIG or
@@ -36,10 +33,9 @@ class Corpus:
     parts: Mapping[str, Split]
     """The splits of the corpus, by name."""
     mixed: tuple[tuple["Corpus", int], ...] = ()
-    """The corpora of a mixture, and how often its train split has the pairs of each; () for one
-    corpus by itself."""
+    """The corpora of a mixture, and how often its train split repeats each; () for one corpus."""
     task: str = "auto"
-    """The task that the corpus is read for, as `data.task` of the config says."""
+    """The field `data.task` of the config."""
 
     @property
     def facts(self) -> tasks.TaskFacts:
@@ -48,39 +44,39 @@ class Corpus:
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """Return the names of the splits that exist: train, dev, test and other test sets."""
+        """Return the names of the splits: train, dev, test and other test sets."""
         return tuple(self.parts)
 
     def pairs(self, split: str) -> Iterator[Chunk]:
-        """Read aligned chunks of unchanged source and target lines, in the order of the corpus."""
+        """Read chunks of unchanged source and target lines, in the order of the corpus."""
         part = self._part(split)
-        part.fingerprint()  # has checked the files
+        part.fingerprint()  # checks the files
         return part.read()
 
     def sample(self, split: str) -> Iterator[Chunk]:
-        """Read the pairs for learning a vocabulary: all, or those of some shards."""
+        """Read the pairs for learning a vocabulary: all pairs, or a sample of the shards."""
         part = self._part(split)
         return self.pairs(split) if part.sample is None else part.sample()
 
     def lines(self, split: str) -> Chunk:
-        """Return all source and all target lines of a split, unchanged."""
-        every = [*self.pairs(split)]
-        sources = [line for lines, _ in every for line in lines]
-        return sources, [line for _, lines in every for line in lines]
+        """Return all source lines and all target lines of a split, unchanged."""
+        chunks = [*self.pairs(split)]
+        sources = [line for lines, _ in chunks for line in lines]
+        return sources, [line for _, lines in chunks for line in lines]
 
     def first(self, split: str, number: int) -> "Corpus":
-        """Return the corpus with only the first pairs of a split."""
+        """Return a corpus with only the first `number` pairs of a split."""
         part = self._part(split)
 
         def read() -> Iterator[Chunk]:
             pairs = chain.from_iterable(zip(*chunk, strict=True) for chunk in part.read())
             return chunks(islice(pairs, number))
 
-        some = Split(lambda: digest("first", str(number), part.fingerprint()), read)
-        return replace(self, parts={**self.parts, split: some}, mixed=())
+        head = Split(lambda: digest("first", str(number), part.fingerprint()), read)
+        return replace(self, parts={**self.parts, split: head}, mixed=())
 
     def fingerprint(self, split: str) -> str:
-        """Return a hash that changes when the content of the split does."""
+        """Return a hash of the content of a split."""
         return self._part(split).fingerprint()
 
     def _part(self, split: str) -> Split:
@@ -92,20 +88,20 @@ class Corpus:
 
 
 def open_corpus(config: DataConfig) -> Corpus:
-    """Open the corpus that `config.corpus` names: check it, but read nothing into memory yet."""
+    """Open and check the corpus that `config.corpus` names, without reading it into memory."""
     mixed = tuple((_open(name, config), weight) for name, weight in components_of(config.corpus))
-    (first, weight), *others = mixed
-    if config.mixture_temperature is not None and not others:
+    (first, weight), *more = mixed
+    if config.mixture_temperature is not None and not more:
         raise UserError(
             f"data.mixture_temperature={config.mixture_temperature} has no effect on one corpus, "
             f"{config.corpus}; leave it out, or name several, as in text:A+text:B"
         )
-    if config.dev_lines and others:
+    if config.dev_lines and more:
         raise UserError(
             f"data.dev_lines={config.dev_lines} is for one corpus, but {config.corpus} is a "
             "mixture; give its first corpus a dev split, and leave data.dev_lines out"
         )
-    return _mixture(config.corpus, *mixed) if others or weight > 1 else first
+    return _mixture(config.corpus, *mixed) if more or weight > 1 else first
 
 
 def _open(name: str, config: DataConfig) -> Corpus:
@@ -113,7 +109,7 @@ def _open(name: str, config: DataConfig) -> Corpus:
     parts: dict[str, Split] = plugins.load(facts.corpora)(name, config)
     if config.dev_lines:
         parts = with_dev(name, parts, config.dev_lines)
-    for split in SPLITS:  # other test sets may be large, and never asked for
+    for split in SPLITS:  # other test sets may be large, and are checked when they are read
         if split in parts:
             parts[split].fingerprint()
     return Corpus(name, parts, task=config.task)
@@ -121,15 +117,15 @@ def _open(name: str, config: DataConfig) -> Corpus:
 
 def pair_splits(name: str, config: DataConfig) -> dict[str, Split]:
     """Return the splits of parallel text; see `TaskFacts.corpora`."""
-    scheme, _, place = name.partition(":")
+    scheme, _, path = name.partition(":")
     languages = config.source_language, config.target_language
     if name == _BUNDLED:
         return text_files.text_splits(_BUNDLED_FILES, *languages)
-    if scheme == "text" and place:
-        return text_files.file_splits(place, config, languages) or text_files.text_splits(
-            text_files.corpus_directory(place), *languages
+    if scheme == "text" and path:
+        return text_files.file_splits(path, config, languages) or text_files.text_splits(
+            text_files.corpus_directory(path), *languages
         )
-    if (row := added_schemes().get(scheme)) and place:
+    if (row := added_schemes().get(scheme)) and path:
         return _added(row.pairs, name, config)
     raise _unknown(name)
 
@@ -140,10 +136,10 @@ def _added(function: str, name: str, config: DataConfig) -> dict[str, Split]:
 
 def tree_splits(name: str, config: DataConfig) -> dict[str, Split]:
     """Return the splits of sentences and their trees; see `TaskFacts.corpora`."""
-    places = name.partition(":")[2].split("+")
-    if not all(places):
+    paths = name.partition(":")[2].split("+")
+    if not all(paths):
         raise _unknown(name)
-    first, *more = map(text_files.corpus_directory, places)
+    first, *more = map(text_files.corpus_directory, paths)
     files = {
         name: [file] for name in SPLITS if (file := text_files.find_text(first, f"{name}.mrg"))
     }
@@ -176,12 +172,13 @@ def _mixture(name: str, *mixed: tuple[Corpus, int]) -> Corpus:
                 f"corpus {corpus.name} has no train split to mix, only {', '.join(corpus.parts)}; "
                 f"leave it out of {name}"
             )
-    first = {split: part for corpus, _ in reversed(mixed) for split, part in corpus.parts.items()}
+    # Of each split, the first corpus that has it comes last, and overwrites the others.
+    parts = {split: part for corpus, _ in reversed(mixed) for split, part in corpus.parts.items()}
     shards = [shard for corpus, _ in mixed for shard in corpus.parts["train"].shards]
     train = Split.of(_survey_mixture, partial(_read_mixture, Corpus.pairs), *mixed)
     sample = partial(_read_mixture, Corpus.sample, *mixed)
     train = train._replace(sample=sample, shards=shards)
-    return Corpus(name, first | {"train": train}, mixed, mixed[0][0].task)
+    return Corpus(name, parts | {"train": train}, mixed, mixed[0][0].task)
 
 
 def _survey_mixture(*mixed: tuple[Corpus, int]) -> str:
@@ -197,18 +194,18 @@ def _read_mixture(
 
 
 def document_splits(name: str, config: DataConfig) -> dict[str, Split]:
-    """Return the splits of text of one language: `train.txt` and so on, or one bundled side.
+    """Return the splits of text of one language: `train.txt` and so on, or a bundled side.
 
     See `TaskFacts.corpora`.
     """
-    scheme, _, place = name.partition(":")
+    scheme, _, path = name.partition(":")
     if name == _BUNDLED:
         directory, suffix = _BUNDLED_FILES, config.source_language
-    elif scheme == "text" and (one_file := text_files.file_splits(place, config, ("text",))):
+    elif scheme == "text" and (one_file := text_files.file_splits(path, config, ("text",))):
         return one_file
-    elif scheme == "text" and place:
-        directory, suffix = text_files.corpus_directory(place), "txt"
-    elif (row := added_schemes().get(scheme)) and row.documents and place:
+    elif scheme == "text" and path:
+        directory, suffix = text_files.corpus_directory(path), "txt"
+    elif (row := added_schemes().get(scheme)) and row.documents and path:
         return _added(row.documents, name, config)
     else:
         raise UserError(
@@ -225,15 +222,16 @@ def document_splits(name: str, config: DataConfig) -> dict[str, Split]:
     return splits
 
 
-def _survey_documents(how: str, file: text_files.TextFile) -> str:
-    return digest("documents", how, file.survey.digest)
+def _survey_documents(unit: str, file: text_files.TextFile) -> str:
+    return digest("documents", unit, file.survey.digest)
 
 
-def _read_documents(how: str, file: text_files.TextFile) -> Iterator[Chunk]:
-    """Yield the documents of a file that are not blank, each beside an empty source."""
-    if how == "lines":
+def _read_documents(unit: str, file: text_files.TextFile) -> Iterator[Chunk]:
+    """Yield the documents of a file that are not blank, each with an empty source."""
+    if unit == "lines":
         documents = (line for line in file.lines() if line.strip())
     else:
+        # A paragraph is a block of lines between blank lines.
         blocks = groupby(file.lines(), key=lambda line: bool(line.strip()))
         documents = (" ".join(lines) for has_text, lines in blocks if has_text)
     return chunks(("", document) for document in documents)
@@ -244,7 +242,7 @@ def _survey_trees(*files: text_files.TextFile) -> str:
 
 
 def _read_trees(*files: text_files.TextFile) -> Iterator[Chunk]:
-    """Yield the cleaned trees of files, each as a line of words and a line of symbols."""
+    """Yield cleaned trees, each as a line of words and a line of symbols."""
     trees = chain.from_iterable(parse_trees(file.lines(), file.path) for file in files)
     cleaned = map(clean_tree, trees)
     return chunks((" ".join(words), " ".join(symbols)) for words, symbols in cleaned)

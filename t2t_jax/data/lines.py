@@ -1,8 +1,8 @@
-r"""Lines of text files in UTF-8, plain or packed by gzip or Zstandard.
+r"""Lines of UTF-8 text files, plain or compressed by gzip or Zstandard.
 
-Only \n ends a line, not the ten more characters at which `str.splitlines` cuts; a carriage return
-before the \n belongs to the end. A byte order mark at the start of a file, which some editors
-write, belongs to no line. Files of a corpus and the input of a command are decoded in the same way.
+Only \n ends a line, not the ten more characters at which `str.splitlines` cuts. A carriage return
+before the \n belongs to the line end, and a byte order mark at the start of a file to no line.
+Corpus files and the input of commands are decoded in the same way.
 """
 
 import gzip
@@ -22,19 +22,19 @@ from t2t_jax.system.regular_file import check_regular
 _BLOCK_LINES = 1000
 _BLOCK_BYTES = 64 << 20
 LONGEST_LINE = 100 << 20
-"""The most bytes of a line. A gzip file can be a thousandth of the text that is in it."""
+"""The most bytes of a line. A gzip file can hold a thousand times its size in text."""
 
 
 @runtime_checkable
 class Lines(Protocol):
-    """A file or a stream with lines."""
+    """A binary file or stream of lines."""
 
     def readline(self, size: int = -1, /) -> bytes:
-        """Return the next line, or at most `size` bytes of it; no bytes at the end."""
+        """Return the next line, or at most `size` bytes of it; empty at the end."""
 
 
 class Survey(NamedTuple):
-    """The size and the hash of a file, from one pass over it."""
+    """The number of lines and the hash of a file."""
 
     num_lines: int
     digest: str
@@ -42,15 +42,15 @@ class Survey(NamedTuple):
 
 
 DAMAGE = (gzip.BadGzipFile, EOFError, zlib.error)
-"""The errors that reading raises for a `.gz` file that is damaged or was never packed by gzip."""
+"""The errors of reading a `.gz` file that is damaged or not compressed by gzip."""
 
 
 def open_text(path: Path) -> gzip.GzipFile | io.BufferedReader:
-    """Open a file as bytes, unpacked if its name ends in `.gz` or `.zst`.
+    """Open a file for reading bytes, and decompress it if its name ends in `.gz` or `.zst`.
 
     Raises:
-      OSError: the file cannot be opened, or is packed and empty.
-      UserError: pyarrow is not installed, which unpacks `.zst`.
+      OSError: the file cannot be opened, or has no bytes but a compressed suffix.
+      UserError: pyarrow, which decompresses `.zst`, is not installed.
     """
     file = path.open("rb")
     if path.suffix in (".gz", ".zst") and not file.peek(1):
@@ -93,8 +93,8 @@ def survey(path: Path) -> Survey:
 
 
 def read_lines(path: Path, expected: Survey | None = None) -> Iterator[str]:
-    """Yield the lines of a file, without their ends; the file must agree with a given survey."""
-    read, digest = 0, hashlib.sha256()
+    """Yield the lines of a file, without line ends; refuse a file that differs from a survey."""
+    num_read, digest = 0, hashlib.sha256()
 
     def blocks() -> Iterator[bytes]:
         for block in blocks_of(file, path):
@@ -104,22 +104,22 @@ def read_lines(path: Path, expected: Survey | None = None) -> Iterator[str]:
 
     with _open(path) as file:
         for lines in decoded(blocks(), path):
-            read += len(lines)
-            if expected is not None and read > expected.num_lines:
+            num_read += len(lines)
+            if expected is not None and num_read > expected.num_lines:
                 raise changed(path)
             yield from lines
     if expected is not None and digest.hexdigest() != expected.digest:
         raise changed(path)
 
 
-def blocks_of(file: Lines, shown: Path | str, num_lines: int = _BLOCK_LINES) -> Iterator[bytes]:
-    """Yield the bytes of a file or a stream in blocks of whole lines, at most `num_lines` each."""
+def blocks_of(file: Lines, path: Path | str, num_lines: int = _BLOCK_LINES) -> Iterator[bytes]:
+    """Yield the bytes of a file or stream in blocks of at most `num_lines` whole lines."""
     block: list[bytes] = []
     size = 0
     for number, line in enumerate(iter(partial(file.readline, LONGEST_LINE + 1), b""), 1):
         if len(line) > LONGEST_LINE:
             raise UserError(
-                f"{shown} line {number:,} is longer than {LONGEST_LINE:,} bytes; is it a text with "
+                f"{path} line {number:,} is longer than {LONGEST_LINE:,} bytes; is it a text with "
                 "a sentence a line?"
             )
         block.append(line)
@@ -131,33 +131,33 @@ def blocks_of(file: Lines, shown: Path | str, num_lines: int = _BLOCK_LINES) -> 
         yield b"".join(block)
 
 
-def decoded(blocks: Iterable[bytes], shown: Path | str) -> Iterator[list[str]]:
-    """Yield the lines of a text, without their ends: a list for each block of whole lines."""
-    read = 0
+def decoded(blocks: Iterable[bytes], path: Path | str) -> Iterator[list[str]]:
+    """Decode blocks of whole lines: yield a list of lines, without line ends, for each block."""
+    num_read = 0
     for block in blocks:
-        if not read:
-            block = checked_beginning(shown, block)
+        if not num_read:
+            block = checked_beginning(path, block)
         try:
             lines = block.decode().removesuffix("\n").split("\n")
         except UnicodeDecodeError as error:
-            line = read + block.count(b"\n", 0, error.start) + 1
+            line = num_read + block.count(b"\n", 0, error.start) + 1
             byte = error.start - block.rfind(b"\n", 0, error.start)
             raise UserError(
-                f"{shown} line {line}, byte {byte} is not UTF-8; convert it to UTF-8"
+                f"{path} line {line}, byte {byte} is not UTF-8; convert it to UTF-8"
             ) from error
-        read += len(lines)
+        num_read += len(lines)
         yield [line.removesuffix("\r") for line in lines]
 
 
-def checked_beginning(shown: Path | str, block: bytes) -> bytes:
-    """Return the first block of a text without a byte order mark."""
-    _check_encoding(shown, block)
-    _check_ends(shown, b"\n" in block, b"\r" in block.rstrip(b"\r"))
+def checked_beginning(path: Path | str, block: bytes) -> bytes:
+    """Check the first block of a text, and remove a byte order mark."""
+    _check_encoding(path, block)
+    _check_ends(path, b"\n" in block, b"\r" in block.rstrip(b"\r"))
     return block.removeprefix(BOM_UTF8)
 
 
 def check_aligned(source: Path, num_sources: int, target: Path, num_targets: int) -> None:
-    """Refuse a file of sentences whose number of lines differs from the translations'."""
+    """Refuse parallel files with different numbers of lines."""
     if num_sources != num_targets:
         raise UserError(
             f"{source} has {num_sources} lines, but {target} has {num_targets}; line n of one must "
@@ -166,25 +166,26 @@ def check_aligned(source: Path, num_sources: int, target: Path, num_targets: int
 
 
 def changed(path: Path) -> UserError:
-    """Return the error for a changed file."""
+    """Return the error for a file that changed while it was read."""
     return UserError(
         f"{path} has changed while it was read; start again once nothing writes to it any more"
     )
 
 
-def _check_encoding(shown: Path | str, first_block: bytes) -> None:
-    """Refuse a text whose beginning is UTF-16, or has more zero bytes than any text."""
+def _check_encoding(path: Path | str, first_block: bytes) -> None:
+    """Refuse a text that begins in UTF-16, with a byte order mark or many zero bytes."""
+    # Latin text in UTF-16 has a zero byte in every character.
     many_zeros = 4 * first_block.count(0) > len(first_block)
     if many_zeros or first_block.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
         raise UserError(
-            f"{shown} is no text in UTF-8, but seems to be UTF-16; convert it by: "
+            f"{path} is not UTF-8 text, but seems to be UTF-16; convert it by: "
             "iconv -f UTF-16 -t UTF-8"
         )
 
 
-def _check_ends(shown: Path | str, has_newlines: bool, has_returns: bool) -> None:
-    """Refuse a text that would be one giant line, as only carriage returns end its lines."""
+def _check_ends(path: Path | str, has_newlines: bool, has_returns: bool) -> None:
+    """Refuse a text whose lines end with carriage returns only, which would be one line."""
     if has_returns and not has_newlines:
         raise UserError(
-            f"{shown} ends its lines with carriage returns alone; convert it by: tr '\\r' '\\n'"
+            f"{path} ends its lines with carriage returns alone; convert it by: tr '\\r' '\\n'"
         )

@@ -1,4 +1,4 @@
-"""The splits of a corpus: a fingerprint of each one's content, and a reader."""
+"""The splits of a corpus, each with a reader and a fingerprint of its content."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, TypeAlias
 from t2t_jax.errors import UserError
 
 Chunk: TypeAlias = tuple[list[Any], list[str]]
-"""Some consecutive pairs of a split: its source lines, and as many target lines. Where images are
-labelled, arrays stand for the source lines."""
+"""Consecutive pairs of a split: source lines, and as many target lines. For image
+classification, the sources are arrays."""
 
 SPLITS = ("train", "dev", "test")
 
@@ -20,50 +20,50 @@ CHUNK_LINES = 50_000
 
 
 class Split(NamedTuple):
-    """One part of a corpus: a fingerprint of its content, and a function that reads it."""
+    """One split of a corpus: a reader, and a fingerprint of its content."""
 
     fingerprint: Callable[[], str]
-    """A function that gives a hash of the content; its first call checks the files."""
+    """A function that returns a hash of the content; its first call checks the files."""
     read: Callable[[], Iterator[Chunk]]
-    """A function that gives all pairs of the split in order, in chunks."""
+    """A function that yields all pairs of the split in order, in chunks."""
     sample: Callable[[], Iterator[Chunk]] | None = None
-    """A function that gives the pairs from which a vocabulary is learned, if these are not all."""
+    """A function that yields the pairs for learning a vocabulary; None uses all pairs."""
     shards: Sequence[object] = ()
     """The shards of the split, if it has any."""
     pieces: Callable[..., Any] | None = None
-    """A function of the section `data` of a config, a vocabulary, a `TrainText` and an `Engine`
-    that gives the `Parts` of the split's own shards."""
+    """A function that takes the section `data` of a config, a vocabulary, a `TrainText` and an
+    `Engine`, and returns the `Parts` of the shards."""
 
     @staticmethod
     def of(
-        fingerprint: Callable[..., str], read: Callable[..., Iterator[Chunk]], *given: object
+        fingerprint: Callable[..., str], read: Callable[..., Iterator[Chunk]], *args: object
     ) -> "Split":
-        """Return a split of two functions, both called with `given`; the first is called once."""
-        return Split(cache(partial(fingerprint, *given)), partial(read, *given))
+        """Make a split of two functions of the same arguments; the fingerprint is cached."""
+        return Split(cache(partial(fingerprint, *args)), partial(read, *args))
 
 
 def digest(*parts: str) -> str:
-    """Return a hash of strings that have no spaces."""
+    """Hash strings without spaces."""
     return hashlib.sha256(" ".join(parts).encode()).hexdigest()
 
 
 def chunks(pairs: Iterable[tuple[object, str]]) -> Iterator[Chunk]:
     """Yield pairs in chunks of at most `CHUNK_LINES`."""
-    rest = iter(pairs)
-    while chunk := list(islice(rest, CHUNK_LINES)):
+    iterator = iter(pairs)
+    while chunk := list(islice(iterator, CHUNK_LINES)):
         sources, targets = zip(*chunk, strict=True)
         yield list(sources), list(targets)
 
 
-_SPARE = 10_000
+_SPARE = 10_000  # pairs collected before the largest hashes are dropped
 
 
 def with_dev(name: str, parts: Mapping[str, Split], number: int) -> dict[str, Split]:
-    """Return the splits of a corpus with `number` distinct pairs moved from train to dev."""
+    """Move `number` distinct pairs of a corpus from train to dev, chosen by their hashes."""
     label, train = f"data.dev_lines={number}", parts.get("train")
     if train is None or train.shards or "dev" in parts:
-        has = "no train split" if train is None else "shards" if train.shards else "a dev split"
-        raise UserError(f"{label} is not for {name}, which has {has}; leave it out")
+        reason = "no train split" if train is None else "shards" if train.shards else "a dev split"
+        raise UserError(f"{label} is not for {name}, which has {reason}; leave it out")
     dev = cache(partial(_smallest, f"{label} of {name}", train, number))
 
     def fingerprint(split: str) -> str:
@@ -78,23 +78,23 @@ def with_dev(name: str, parts: Mapping[str, Split], number: int) -> dict[str, Sp
 
 
 def _pairs(train: Split) -> Iterator[tuple[bytes, tuple[object, str]]]:
-    """Yield the pairs of a split with their hashes."""
+    """Yield each pair of a split with its hash."""
     for chunk in train.read():
         for source, target in zip(*chunk, strict=True):
-            first = source.encode() if isinstance(source, str) else source.tobytes()  # of an image
-            # Pairs with a blank side come last: training leaves them out, and dev sets should, too.
-            is_blank = not first.strip() or not target.strip()
-            key = hashlib.sha256(first + b"\n" + target.encode()).digest()
+            content = source.encode() if isinstance(source, str) else source.tobytes()  # an image
+            # Pairs with a blank side sort last, because dev should leave them out as training does.
+            is_blank = not content.strip() or not target.strip()
+            key = hashlib.sha256(content + b"\n" + target.encode()).digest()
             yield bytes([is_blank]) + key, (source, target)
 
 
 def _smallest(label: str, train: Split, number: int) -> dict[bytes, tuple[object, str]]:
-    """Return the pairs with the smallest hashes, by their hashes, in order."""
+    """Return the pairs with the smallest hashes, sorted and keyed by hash."""
     train.fingerprint()  # checks the files
     smallest: dict[bytes, tuple[object, str]] = {}
     for key, pair in _pairs(train):
         smallest[key] = pair
-        # Memory depends on `number`, not on the size of the corpus.
+        # The memory depends on `number`, not on the size of the corpus.
         if len(smallest) > 2 * number + _SPARE:
             smallest = dict(nsmallest(number + 1, smallest.items()))
     if len(smallest) <= number:

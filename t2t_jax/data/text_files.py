@@ -1,4 +1,4 @@
-"""Files of text in a directory: one a split, or one a side of each split of parallel text."""
+"""Text files of a corpus: one file per split, or one per side of a split of parallel text."""
 
 import os
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ _FORMATS = ".tsv", ".jsonl"
 
 
 def corpus_directory(name: str) -> Path:
-    """Return the directory of a name, which may begin with ~; refuse a missing one."""
+    """Expand the path of a directory, and refuse a missing one."""
     directory = as_path(os.path.expanduser(name))
     if os.path.isfile(directory):
         raise UserError(f"{directory} is neither a directory nor a .tsv or .jsonl file")
@@ -28,33 +28,37 @@ def corpus_directory(name: str) -> Path:
 
 @dataclass(frozen=True)
 class TextFile:
-    """A file of a corpus: plain text, or packed by gzip."""
+    """A text file of a corpus, plain or compressed by gzip."""
 
     path: Path
     packed: Path | None = None
-    """A packed file beside it that should hold the same text; None if there is none."""
+    """A compressed copy in the same directory; None if there is none."""
 
     @cached_property
     def survey(self) -> Survey:
-        """Return the hash of the file and its number of lines, from the first call."""
-        found = survey(self.path)
-        if self.packed and survey(self.packed).digest != found.digest:
+        """Return the hash and the number of lines of the file, and check its compressed copy."""
+        facts = survey(self.path)
+        if self.packed and survey(self.packed).digest != facts.digest:
             raise UserError(f"{self.path} and {self.packed} hold different text; remove one")
-        return found
+        return facts
 
     def lines(self) -> Iterator[str]:
-        """Yield the lines of the file, but refuse one that has changed since the survey."""
+        """Yield the lines of the file, and refuse a file that has changed since the survey."""
         return read_lines(self.path, self.survey)
 
 
-def file_splits(name: str, config: DataConfig, usual: tuple[str, ...]) -> dict[str, Split]:
-    """Return the train split of a `.tsv` or `.jsonl` file, {} for another; see `fields_of`."""
+def file_splits(name: str, config: DataConfig, default: tuple[str, ...]) -> dict[str, Split]:
+    """Return the train split of a `.tsv` or `.jsonl` file, or {} for other paths.
+
+    Args:
+      default: the fields of a line unless the config names them; see `fields_of`.
+    """
     path = as_path(os.path.expanduser(name))
     if format_of(path) not in _FORMATS or is_directory(path):
         return {}
     if not (path.exists() if isinstance(path, BucketPath) else os.path.exists(path)):
         raise UserError(f"corpus file {path} does not exist")
-    shard = Shard((path,), fields_of(config, usual))
+    shard = Shard((path,), fields_of(config, default))
     return {"train": Split.of(_file_digest, _read_file, TextFile(path), shard)}
 
 
@@ -76,16 +80,16 @@ def _read_file(file: TextFile, shard: Shard) -> Iterator[Chunk]:
 
 
 def text_splits(directory: Path, source_language: str, target_language: str) -> dict[str, Split]:
-    """Return the splits of a directory of parallel text, by its files' names."""
+    """Return the splits of a directory of parallel text, from the names of its files."""
     splits = {}
     for name in (*SPLITS, *other_names(directory, source_language)):
         source = find_text(directory, f"{name}.{source_language}")
         target = find_text(directory, f"{name}.{target_language}")
         if source and target:
             splits[name] = Split.of(_aligned_digest, _read_text, source, target)
-        elif name in SPLITS and (there := source or target):
+        elif name in SPLITS and (file := source or target):
             missing = f"{name}.{target_language if source else source_language}"
-            raise UserError(f"{directory} has {there.path}, but no {missing} beside it")
+            raise UserError(f"{directory} has {file.path}, but no {missing} beside it")
     if not splits:
         raise UserError(
             f"corpus directory {directory} has no train.{source_language} and "
@@ -95,7 +99,7 @@ def text_splits(directory: Path, source_language: str, target_language: str) -> 
 
 
 def other_names(directory: Path, language: str) -> list[str]:
-    """Return the names of possible test sets, from the names of the files of a language."""
+    """List the possible test sets: files of a language that are not train, dev or test."""
     try:
         files = [path.name.removesuffix(".gz") for path in directory.iterdir()]
     except OSError as error:
@@ -105,7 +109,7 @@ def other_names(directory: Path, language: str) -> list[str]:
 
 
 def find_text(directory: Path, name: str) -> TextFile | None:
-    """Return the file of this name, or with `.gz` after it; None if there is neither."""
+    """Find a text file by its name, with or without `.gz`; return None if there is none."""
     paths = (directory / name, directory / f"{name}.gz")
     files = [path for path in paths if path.is_file()]
     for path in paths:
@@ -117,7 +121,7 @@ def find_text(directory: Path, name: str) -> TextFile | None:
 
 
 def _aligned_digest(source: TextFile, target: TextFile) -> str:
-    """Return a hash of two files of parallel text, which must have equally many lines."""
+    """Hash two parallel files, and refuse different numbers of lines."""
     counts = source.survey.num_lines, target.survey.num_lines
     check_aligned(source.path, counts[0], target.path, counts[1])
     return digest(source.survey.digest, target.survey.digest)

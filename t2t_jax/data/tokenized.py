@@ -1,7 +1,7 @@
-"""A corpus tokenised once into memory-mapped arrays.
+"""Corpora tokenized into memory-mapped arrays.
 
-A cache keeps vocabularies and arrays under the fingerprints of their inputs. So a second start only
-hashes the corpus and the arrays, which is quick, and tokenises nothing.
+A cache stores vocabularies and arrays by the fingerprints of their inputs, so a second start hashes
+the corpus and the arrays, but tokenizes nothing.
 """
 
 import hashlib
@@ -27,41 +27,41 @@ from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.system.records import COUNT, parse_object, schema
 
 _FORMAT_VERSION = 2
-"""The version of the arrays, raised whenever the same text would make other arrays or files."""
+"""The version of the arrays, raised whenever the same text would give other arrays or files."""
 
-# A line of training text that is longer than both limits is too long, whatever is in it.
-_MANY_CHARACTERS = 1_000_000
-_LONGEST_SUBWORD = 16  # characters, which is what SentencePiece learns by default
+# A line of training text above both limits has too many tokens, whatever its content.
+_MAX_CHARACTERS = 1_000_000
+_LONGEST_SUBWORD = 16  # characters, the default of SentencePiece's max_sentencepiece_length
 
 _NONE_SKIPPED = dict.fromkeys(("empty_source", "empty_target", "too_long"), 0)
 _VOCABULARY, _COUNTS = "vocabulary.model", "counts.json"
 _COUNTS_SCHEMA = schema({"skipped": dict[str, COUNT], "num_pairs_read": COUNT})
-_Make: TypeAlias = Callable[[Iterable[Chunk]], Examples]
+_Tokenizer: TypeAlias = Callable[[Iterable[Chunk]], Examples]
 _ARRAYS = tuple(field.name for field in fields(Examples))[:4]
 
 
 def prepare_vocabulary(
     config: DataConfig, corpus: Corpus, *, across_scripts: bool = False, needed: str | None = None
 ) -> Vocabulary:
-    """Return the vocabulary of a corpus's train split, from the cache or learned now.
+    """Learn the vocabulary of a corpus's train split, or load it from the cache.
 
     Args:
-      across_scripts: whether a subword may hold both letters and punctuation, for the corpus's
-        task. The key of the cache omits it, since a corpus is for one task.
-      needed: an entry that the task needs, which is the last of the protected tokens.
+      across_scripts: whether a subword may hold both letters and punctuation. The cache key omits
+        this option, because a corpus has one task.
+      needed: a token that the task needs; it becomes the last protected token.
     """
     tokens = config.protected_tokens
     if needed is not None:
         tokens = (*(token for token in tokens if token != needed), needed)
-    options = [tokens] if tokens else []  # without any, the key is that of earlier releases
+    options = [tokens] if tokens else []  # no tokens: the key of earlier releases
     key = _hash(RECIPE_VERSION, corpus.fingerprint("train"), config.vocab_size, *options)
 
     def learn() -> Contents:
         pairs = corpus.sample("train")
-        learned = train_vocabulary(
+        vocabulary = train_vocabulary(
             pairs, config.vocab_size, across_scripts=across_scripts, protected_tokens=tokens
         )
-        return {_VOCABULARY: learned.serialized}
+        return {_VOCABULARY: vocabulary.serialized}
 
     return Vocabulary.load(entry(config, f"vocabulary-{key}", learn) / _VOCABULARY)
 
@@ -69,58 +69,56 @@ def prepare_vocabulary(
 def prepare_pairs(
     config: DataConfig, corpus: Corpus, vocabulary: Vocabulary, split: str
 ) -> Examples:
-    """Return a split as token arrays, from the cache or tokenised now.
+    """Tokenize a split into arrays, or load them from the cache.
 
-    Each corpus of a mixture is tokenised once, whatever its weight, into a separate entry.
-
-    Train leaves out and counts pairs with an empty side or more than `config.max_length` tokens.
-    Every other split keeps all its pairs, in which an empty side is `[EOS_ID]`.
+    The train split leaves out and counts pairs with an empty side or more than `config.max_length`
+    tokens. Other splits keep all pairs; an empty side is `[EOS_ID]`.
     """
-    most = config.max_length if split == "train" else None
-    make = partial(tokenize, vocabulary=vocabulary, max_length=most)
-    return _prepared(config, corpus, vocabulary, split, make, str(most))
+    max_length = config.max_length if split == "train" else None
+    encode = partial(tokenize, vocabulary=vocabulary, max_length=max_length)
+    return _prepared(config, corpus, split, encode, vocabulary.fingerprint, str(max_length))
 
 
 def prepare_text(
     config: DataConfig, corpus: Corpus, vocabulary: Vocabulary, split: str, *, bidirectional: bool
 ) -> Examples:
-    """Return documents of one language as token arrays, from the cache or tokenised now.
+    """Tokenize documents of one language into arrays, or load them from the cache.
 
-    Sources are empty, and targets are sequences, cut as `config.text_rows` says. Each corpus
-    of a mixture is tokenised once.
+    Sources are empty. Targets are sequences, which `config.text_rows` cuts from the documents.
 
     Args:
-      bidirectional: whether a model reads a sequence as a whole. If so, each begins with
-        `BOS_ID`, and documents of every split are cut; if not, only those of train are cut.
+      bidirectional: whether a token attends to later tokens. If so, each sequence begins with
+        `BOS_ID`, and documents of every split are cut; otherwise only those of train are cut.
     """
-    most = config.max_length if split == "train" or bidirectional else None
+    limit = config.max_length if split == "train" or bidirectional else None
     rows, begin = config.text_rows, bidirectional
-    make = partial(tokenize_text, vocabulary=vocabulary, max_length=most, rows=rows, begin=begin)
-    key = (str(most), rows, "with begin") if begin else (str(most), rows)
-    return _prepared(config, corpus, vocabulary, split, make, *key)
+    encode = partial(tokenize_text, vocabulary=vocabulary, max_length=limit, rows=rows, begin=begin)
+    key = (str(limit), rows, "with begin") if begin else (str(limit), rows)
+    return _prepared(config, corpus, split, encode, vocabulary.fingerprint, *key)
 
 
 def _prepared(
-    config: DataConfig, corpus: Corpus, vocabulary: Vocabulary, split: str, make: _Make, *key: str
+    config: DataConfig, corpus: Corpus, split: str, encode: _Tokenizer, *key: str
 ) -> Examples:
-    """Return the token arrays of a split, from the cache or made now.
+    """Return the token arrays of a split from the cache, and make them if they are missing.
 
     Args:
-      key: what the arrays depend on, besides text and vocabulary.
+      key: the vocabulary and the options on which the arrays depend, besides the text.
     """
 
     def contents() -> Contents:
         if split == "train" and corpus.mixed:
-            corpora, repeats = zip(*corpus.mixed, strict=True)
-            parts = [_prepared(config, part, vocabulary, split, make, *key) for part in corpora]
-            examples = joined([*chain.from_iterable(map(repeat, parts, repeats))])
+            corpora, weights = zip(*corpus.mixed, strict=True)
+            # Each corpus is tokenized once, into a cache entry that other weights reuse.
+            parts = [_prepared(config, part, split, encode, *key) for part in corpora]
+            examples = joined([*chain.from_iterable(map(repeat, parts, weights))])
         else:
-            examples = make(corpus.pairs(split))
+            examples = encode(corpus.pairs(split))
         counts = {"skipped": examples.skipped, "num_pairs_read": examples.num_pairs_read}
         arrays = {f"{name}.npy": getattr(examples, name) for name in _ARRAYS}
         return {**arrays, _COUNTS: json.dumps(counts).encode()}
 
-    digest = _hash(_FORMAT_VERSION, corpus.fingerprint(split), vocabulary.fingerprint, *key)
+    digest = _hash(_FORMAT_VERSION, corpus.fingerprint(split), *key)
     folder = entry(config, f"tokens-{digest}", contents)
     counts = parse_object((folder / _COUNTS).read_bytes(), _COUNTS_SCHEMA)
     arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in _ARRAYS}
@@ -132,14 +130,14 @@ def _hash(*parts: object) -> str:
 
 
 def tokenize(pairs: Iterable[Chunk], vocabulary: Vocabulary, max_length: int | None) -> Examples:
-    """Tokenise pairs chunk by chunk, with only one chunk of their text in memory at a time.
+    """Tokenize pairs into arrays, chunk by chunk.
 
     Args:
-      max_length: the most tokens of a side. Longer pairs, and those with an empty side, are left
+      max_length: the most tokens of a side. Longer pairs, and pairs with an empty side, are left
         out and counted. None keeps all pairs.
     """
-    most = max(vocabulary.source_size, len(vocabulary))
-    dtype = np.uint16 if most <= 1 << 16 else np.int32
+    num_ids = max(vocabulary.source_size, len(vocabulary))
+    dtype = np.uint16 if num_ids <= 1 << 16 else np.int32
     parts = [Examples(*flattened([], dtype), *flattened([], dtype), _NONE_SKIPPED, 0)]
     for source_lines, target_lines in pairs:
         targets = _encode(vocabulary.encode_targets, target_lines, max_length)
@@ -148,7 +146,7 @@ def tokenize(pairs: Iterable[Chunk], vocabulary: Vocabulary, max_length: int | N
         skipped, num_read = _NONE_SKIPPED, len(targets)
         if max_length is not None:
             source, target = (np.array([*map(len, side)]) for side in (sources, targets))
-            # A side of one token is `EOS_ID` alone.
+            # An empty side has one token, `EOS_ID`.
             faults = source == 1, target == 1, np.maximum(source, target) > max_length
             reason = np.select(faults, [1, 2, 3])
             skipped = dict(zip(skipped, np.bincount(reason, minlength=4)[1:].tolist(), strict=True))
@@ -166,11 +164,12 @@ def tokenize_text(
     *,
     begin: bool,
 ) -> Examples:
-    """Tokenise documents, the targets of pairs whose sources are empty.
+    """Tokenize documents, which are the targets of empty sources, and cut them into sequences.
 
     Args:
-      max_length: the most tokens of a sequence, into which documents are cut; None cuts none.
-      rows: the extent of a sequence, as `data.text_rows` says.
+      max_length: the most tokens of a sequence; None cuts no document.
+      rows: the value of `data.text_rows`: "documents" cuts each document for itself, any other
+        value the whole text.
       begin: whether each sequence begins with `BOS_ID`.
     """
     documents = tokenize((([], targets) for _, targets in pairs), vocabulary, None)
@@ -185,17 +184,17 @@ def tokenize_text(
     return Examples(*sources, tokens, offsets, {}, documents.num_pairs_read)
 
 
-def _cut(lengths: Int64[np.ndarray, " documents"], most: int) -> Int64[np.ndarray, " parts"]:
-    """Return the lengths of the parts, of at most `most`, that documents are cut into."""
-    parts = -(-lengths // most)
-    cut = np.full(parts.sum(), most, np.int64)
-    ends = np.cumsum(parts)[lengths > 0] - 1
-    cut[ends] = ((lengths - 1) % most + 1)[lengths > 0]
-    return cut
+def _cut(lengths: Int64[np.ndarray, " documents"], limit: int) -> Int64[np.ndarray, " parts"]:
+    """Cut documents into parts of at most `limit` tokens, and return the lengths of the parts."""
+    num_parts = -(-lengths // limit)  # of each document
+    part_lengths = np.full(num_parts.sum(), limit, np.int64)
+    last = np.cumsum(num_parts)[lengths > 0] - 1  # the last part of each document
+    part_lengths[last] = ((lengths - 1) % limit + 1)[lengths > 0]
+    return part_lengths
 
 
 def joined(splits: Sequence[Examples]) -> Examples:
-    """Join the pairs of several splits."""
+    """Concatenate the pairs of several splits."""
     skipped = Counter[str]()
     for split in splits:
         skipped.update(split.skipped)
@@ -210,54 +209,53 @@ def joined(splits: Sequence[Examples]) -> Examples:
 
 
 def after_first_tokens(split: Examples) -> Examples:
-    """Cut each source after its first token, and move the rest to the beginning of its target.
+    """Move all source tokens but the first of each pair to the beginning of the target.
 
-    A decoder-only model reads the same sequences, and learns all tokens but the first of each.
+    A decoder-only model reads the same sequences, and learns to predict all tokens but the first.
     """
-    sources, targets = split.source_lengths, split.target_lengths
-    first, rest = split.source_offsets[:-1], sources - 1
-    offsets = offsets_of(rest + targets)
+    first, moved = split.source_offsets[:-1], split.source_lengths - 1
+    offsets = offsets_of(moved + split.target_lengths)
     source_tokens = np.asarray(split.source_tokens)
-    joined = np.empty(offsets[-1], source_tokens.dtype)
-    joined[ranges(offsets[:-1], rest)] = source_tokens[ranges(first + 1, rest)]
-    joined[ranges(offsets[:-1] + rest, targets)] = np.asarray(split.target_tokens)
-    cut = source_tokens[first], np.arange(len(first) + 1, dtype=np.int64)
-    return Examples(*cut, joined, offsets, split.skipped, split.num_pairs_read)
+    tokens = np.empty(offsets[-1], source_tokens.dtype)
+    tokens[ranges(offsets[:-1], moved)] = source_tokens[ranges(first + 1, moved)]
+    target_cells = ranges(offsets[:-1] + moved, split.target_lengths)
+    tokens[target_cells] = np.asarray(split.target_tokens)
+    sources = source_tokens[first], np.arange(len(first) + 1, dtype=np.int64)
+    return Examples(*sources, tokens, offsets, split.skipped, split.num_pairs_read)
 
 
 def _encode(
     encode: Callable[[list[str]], list[list[int]]], lines: list[str], max_length: int | None
 ) -> list[list[int]]:
-    """Return the subword ids of each line; a far too long line gets `max_length + 1` end ids."""
+    """Encode lines as subword ids; a line far too long becomes `max_length + 1` end ids."""
     if max_length is None:
         return encode(lines)
-    # SentencePiece takes 100 bytes for a character: a file without line ends must not end the run.
-    limit = max(_MANY_CHARACTERS, _LONGEST_SUBWORD * (max_length + 1))
-    too_long = [number for number, line in enumerate(lines) if len(line) > limit]
-    for number in too_long:
-        lines[number] = ""
+    # SentencePiece needs 100 bytes of memory per character, so a file without line ends could use
+    # up the memory.
+    limit = max(_MAX_CHARACTERS, _LONGEST_SUBWORD * (max_length + 1))
+    too_long = [index for index, line in enumerate(lines) if len(line) > limit]
+    for index in too_long:
+        lines[index] = ""
     rows = encode(lines)
-    for number in too_long:
-        rows[number] = [EOS_ID] * (max_length + 1)
+    for index in too_long:
+        rows[index] = [EOS_ID] * (max_length + 1)
     return rows
 
 
 def flattened(
     sentences: Sequence[list[int]], dtype: type[np.integer]
 ) -> tuple[Integer[np.ndarray, " tokens"], Int64[np.ndarray, " offsets"]]:
-    """Return the concatenated tokens of sentences, and the offsets of the sentences in them."""
+    """Concatenate the tokens of sentences, and return them with the offsets of the sentences."""
     lengths = np.fromiter(map(len, sentences), np.int32, len(sentences))
     tokens = np.fromiter(chain.from_iterable(sentences), dtype, int(lengths.sum()))
     return tokens, offsets_of(lengths)
 
 
 def windows(split: Examples, length: int, stride: int, start: int) -> Examples:
-    """Cut long text into windows: scored tokens are targets, and tokens before them sources.
+    """Cut text into windows that score each token once: context is source, scored tokens target.
 
-    The first window of a sequence scores its first `length` tokens, and every other one the next
-    `stride`, with the `length - stride` tokens before them as context. So every token is scored
-    once, and after the first window each has at least that much context. All windows begin with
-    `start`, as sequences do in training::
+    The first window of a sequence scores `length` tokens. Each later window scores the next
+    `stride` tokens, with the `length - stride` tokens before them as context::
 
         length 4, stride 2     source: start          target: a b c d
                                source: start c d      target: e f
@@ -266,43 +264,44 @@ def windows(split: Examples, length: int, stride: int, start: int) -> Examples:
     Args:
       split: sequences of text, with empty sources.
       length: the most tokens that a window reads to predict from, `start` included.
-      stride: number of tokens that a window scores, from the second window on; at most `length`.
-      start: the id that stands at the beginning of every window.
+      stride: the number of tokens that a later window scores; at most `length`.
+      start: the id at the beginning of every window, as in training.
     """
     lengths = np.diff(split.target_offsets)
     later = np.maximum(-(-(lengths - length) // stride), 0)  # windows after the first
     counts = later + (lengths > 0)
+    # One element per window: its sequence, its index there, and positions in the sequence.
     sequence = np.repeat(np.arange(len(lengths)), counts)
-    number = np.arange(len(sequence)) - np.repeat(np.cumsum(counts) - counts, counts)
-    begin = np.where(number == 0, 0, length + (number - 1) * stride)
-    end = np.minimum(length + number * stride, lengths[sequence])
-    context = np.where(number == 0, 0, begin - (length - stride))
-    at = split.target_offsets[sequence]
+    index = np.arange(len(sequence)) - np.repeat(np.cumsum(counts) - counts, counts)
+    begin = np.where(index == 0, 0, length + (index - 1) * stride)
+    end = np.minimum(length + index * stride, lengths[sequence])
+    context = np.where(index == 0, 0, begin - (length - stride))
+    offsets = split.target_offsets[sequence]
     tokens = np.asarray(split.target_tokens)
-    sources, source_offsets = _parts(tokens, at + context - 1, at + begin)
-    sources[source_offsets[:-1]] = start  # in place of the token before the context
-    targets, target_offsets = _parts(tokens, at + begin, at + end)
+    sources, source_offsets = _slices(tokens, offsets + context - 1, offsets + begin)
+    sources[source_offsets[:-1]] = start  # replaces the token before the context
+    targets, target_offsets = _slices(tokens, offsets + begin, offsets + end)
     return Examples(sources, source_offsets, targets, target_offsets, {}, split.num_pairs_read)
 
 
-def _parts(
+def _slices(
     tokens: Integer[np.ndarray, " tokens"],
-    begins: Int64[np.ndarray, " parts"],
-    ends: Int64[np.ndarray, " parts"],
-) -> tuple[Integer[np.ndarray, " kept"], Int64[np.ndarray, " offsets"]]:
-    """Join the parts `tokens[begins[i] : ends[i]]`, and return them with their offsets."""
+    begins: Int64[np.ndarray, " slices"],
+    ends: Int64[np.ndarray, " slices"],
+) -> tuple[Integer[np.ndarray, " total"], Int64[np.ndarray, " offsets"]]:
+    """Concatenate the slices `tokens[begins[i] : ends[i]]`, and return them with their offsets."""
     return tokens[ranges(begins, ends - begins)], offsets_of(ends - begins)
 
 
 class TrainText(NamedTuple):
-    """How a task makes examples from the text of a train split."""
+    """The functions by which a task makes training examples from text."""
 
-    tokenize: _Make
-    """A function that makes token arrays of pairs of lines."""
+    tokenize: _Tokenizer
+    """A function that converts pairs of lines to token arrays."""
     examples: Callable[[Examples], Examples]
-    """A function that makes examples of token arrays."""
+    """A function that converts token arrays to examples."""
     key: tuple[str | int | float | bool, ...]
-    """What the arrays and their examples depend on, besides text and vocabulary."""
+    """The options on which the arrays and examples depend, besides text and vocabulary."""
 
 
 def document_text(
@@ -312,11 +311,11 @@ def document_text(
     *,
     begin: bool,
 ) -> TrainText:
-    """Return how documents become examples, in sequences cut by `data.text_rows`.
+    """Describe how documents become training examples, in sequences cut by `data.text_rows`.
 
     Args:
       begin: whether each sequence begins with `BOS_ID`.
     """
-    most, rows = config.max_length, config.text_rows
-    make = partial(tokenize_text, vocabulary=vocabulary, max_length=most, rows=rows, begin=begin)
-    return TrainText(make, examples, ("documents", most, rows, begin))
+    limit, rows = config.max_length, config.text_rows
+    encode = partial(tokenize_text, vocabulary=vocabulary, max_length=limit, rows=rows, begin=begin)
+    return TrainText(encode, examples, ("documents", limit, rows, begin))

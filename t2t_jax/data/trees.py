@@ -1,19 +1,18 @@
-"""Constituency trees as sequences (section 6.3), linearised as by Vinyals et al. (2015).
+"""Constituency trees as sequences (section 6.3), linearized as by Vinyals et al. (2015).
 
 The sentence `The dog barks .` and its tree
 
     (TOP (S (NP (DT The) (NN dog)) (VP (VBZ barks)) (. .)))
 
-become a source of words and a target of symbols, one part-of-speech tag for each word in place:
+become a source of words and a target of symbols, in which part-of-speech tags replace the words:
 
     The dog barks .
     (S (NP DT NN )NP (VP VBZ )VP . )S
 
-The outermost bracket is left out. The tags are written, where Vinyals et al. write XX for each,
-because scoring leaves out punctuation by its tag. A closing bracket repeats its label: it tells
-the decoder what is still open, and it tells `build_tree` which bracket was meant. Words and
-symbols together are the tree, so a `Tree` has this flat form, and everything here works in linear
-time and at any depth.
+The flat form omits the outermost bracket. It keeps the tags, which Vinyals et al. replace by XX,
+because scoring ignores punctuation by its tag. A closing bracket repeats its label, so that the
+decoder knows the open constituent and `build_tree` the bracket to close. A `Tree` has this flat
+form, so all functions take linear time at any depth.
 """
 
 import re
@@ -32,9 +31,9 @@ FORMAT_VERSION = 2
 TOP = "TOP"
 """The label of the root of every tree."""
 EMPTY_ELEMENT = "-NONE-"
-"""The tag of traces and other elements that are no words of the sentence."""
+"""The tag of traces and other elements that are not words of the sentence."""
 PUNCTUATION_TAGS = frozenset([",", ".", ":", "``", "''"])
-"""The tags of the Penn Treebank for punctuation other than brackets."""
+"""The Penn Treebank's tags of punctuation other than brackets."""
 
 _OUTERMOST = ("", TOP, "ROOT", "S1")
 _ATOM = re.compile(r"[^\s()]+")
@@ -44,10 +43,10 @@ _PIECE = re.compile(
     r"\(\s*+([^\s()]++)\s++([^\s()]++)\s*+\)|\(\s*+([^\s()]*+)\s*+(?=\()|\)|\(|[^\s()]+"
 )
 _BEGIN = re.compile(r"\s*\(\s*[^\s()]*\s*\(")
-_FUNCTION_TAGS = re.compile(r"(?<=[()])([^-=]+).*")  # of a bracket, and not of `-LRB-`
+_FUNCTION_TAGS = re.compile(r"(?<=[()])([^-=]+).*")  # of a bracket, but not of the tag `-LRB-`
 _BRACKETS = str.maketrans({"(": "-LRB-", ")": "-RRB-"})
 
-# The tags that a token of punctuation may have, first the one it gets if none of them is predicted.
+# The tags that a punctuation token may have; the first is its tag if the model predicts none.
 _PUNCTUATION = (
     (re.compile(r","), (",",)),
     (re.compile(r"\.|[?!]+"), (".",)),
@@ -66,41 +65,37 @@ _WORD = "NN"
 
 
 class Tree(NamedTuple):
-    """A tree with the root `TOP`: its words, and the symbols that hold its structure.
-
-    Every constituent has a word. The tree of no words has no symbols either.
-    """
+    """A tree with the root `TOP`, as words and symbols. Every constituent has a word."""
 
     words: list[str]
-    """The words of the sentence. No word or symbol has white space in it."""
+    """The words of the sentence. No word or symbol has white space."""
     symbols: list[str]
-    """For each constituent below the root `(LABEL`, its contents and `)LABEL`; for each word its
-    tag."""
+    """The tag of each word. Each constituent below the root is `(LABEL`, its contents and
+    `)LABEL`."""
 
 
 def format_tree(tree: Tree) -> str:
-    """Return the tree in brackets, on one line: `(TOP (S (NP (DT The) (NN dog)) ...))`."""
+    """Format a tree in brackets, on one line: `(TOP (S (NP (DT The) (NN dog)) ...))`."""
     remaining = iter(tree.words)
 
-    def written(symbol: str) -> str:
+    def formatted(symbol: str) -> str:
         if is_tag(symbol):
             return f" ({symbol} {next(remaining)})"
         return ")" if symbol[0] == ")" else f" {symbol}"
 
-    return f"({TOP}{''.join(map(written, tree.symbols))})"
+    return f"({TOP}{''.join(map(formatted, tree.symbols))})"
 
 
 def is_tag(symbol: str) -> bool:
-    """Return whether a symbol of a tree is the tag of a word, and no bracket."""
+    """Return whether a symbol of a tree is the tag of a word, not a bracket."""
     return symbol[0] not in "()"
 
 
 def parse_trees(lines: Iterable[str], path: str | Path) -> Iterator[Tree]:
-    """Yield the trees in lines of a bracketed file, one by one, as they are written.
+    """Parse the trees of a bracketed file, whose root may have the label TOP, ROOT, S1 or none.
 
-    Trees may span lines, and a line may hold several. The outermost bracket may be labelled TOP,
-    ROOT, S1 or not at all, or be missing; the root becomes `TOP`. Brackets around nothing are the
-    tree of no words: parsers write `(())` where they fail.
+    Trees may span lines, and a line may hold several. Empty brackets are a tree without words, as
+    parsers write `(())` when they fail.
 
     Args:
       path: the name of the file, for errors.
@@ -113,13 +108,13 @@ def parse_trees(lines: Iterable[str], path: str | Path) -> Iterator[Tree]:
 
 
 def begins_with_tree(lines: Iterable[str]) -> bool:
-    """Return whether a text begins with two opening brackets, as trees do but not sentences."""
-    # A tree may have its label on a line and its first part on the next one.
+    """Return whether a text begins with two opening brackets, as a tree does."""
+    # A tree may have its label on one line, and its first constituent on the next line.
     return _BEGIN.match("\n".join(islice(filter(str.strip, lines), 2))) is not None
 
 
 def _outermost_brackets(lines: Iterable[str], path: str | Path) -> Iterator[tuple[int, str]]:
-    """Yield each outermost bracket: the number of its first line, and its text."""
+    """Yield the first line number and the text of each outermost bracket."""
     depth = first_line = 0
     parts: list[str] = []
     for number, line in enumerate(lines, start=1):
@@ -144,7 +139,7 @@ def _parse(text: str) -> Tree:
     """Parse one outermost bracket.
 
     Raises:
-      ValueError: a part of the text is neither a constituent nor a word with its tag.
+      ValueError: the text has something else than constituents and words with their tags.
     """
     if text.strip("()" + string.whitespace) in _OUTERMOST:
         return Tree([], [])
@@ -159,8 +154,8 @@ def _parse(text: str) -> Tree:
         elif match[0] == ")":
             symbols.append(f"){open_labels.pop()}")
         elif label is None or (open_labels and label in _OUTERMOST):
-            place = " ".join(text[match.start() :][:40].split())
-            raise ValueError(f"expected (TAG word) or (LABEL (... at {place!r}")
+            excerpt = " ".join(text[match.start() :][:40].split())
+            raise ValueError(f"expected (TAG word) or (LABEL (... at {excerpt!r}")
         else:
             open_labels.append(label)
             symbols.append(f"({label}")
@@ -169,100 +164,101 @@ def _parse(text: str) -> Tree:
 
 
 def clean_tree(tree: Tree) -> Tree:
-    """Return the tree in the form that parsers are usually trained on and scored against.
+    """Normalize a tree to the form on which parsers are usually trained and scored.
 
-    Empty elements (`-NONE-`) are removed, with the constituents that hold nothing else; so are
-    function tags and co-indices of constituents (`NP-SBJ-1` and `NP=2` become `NP`). Words and
-    their tags stay.
+    The function removes empty elements (`-NONE-`), constituents of only such elements, function
+    tags and co-indices (`NP-SBJ-1` and `NP=2` become `NP`).
     """
     words, symbols = tree
     tags = filter(is_tag, symbols)
-    kept = [word for word, tag in zip(words, tags, strict=True) if tag != EMPTY_ELEMENT]
-    bare = [_FUNCTION_TAGS.sub(r"\1", symbol) for symbol in symbols if symbol != EMPTY_ELEMENT]
-    return Tree(kept, _without_empty(bare))
+    sentence = [word for word, tag in zip(words, tags, strict=True) if tag != EMPTY_ELEMENT]
+    non_empty = (symbol for symbol in symbols if symbol != EMPTY_ELEMENT)
+    bare_symbols = [_FUNCTION_TAGS.sub(r"\1", symbol) for symbol in non_empty]
+    return Tree(sentence, _without_empty(bare_symbols))
 
 
 def _without_empty(symbols: Iterable[str]) -> list[str]:
-    """Return the flat form of a tree without constituents that hold no word."""
-    kept: list[str] = []
+    """Remove constituents without words from the symbols of a tree."""
+    stack: list[str] = []
     for symbol in symbols:
-        if symbol[0] == ")" and kept[-1][0] == "(":
-            kept.pop()
+        if symbol[0] == ")" and stack[-1][0] == "(":
+            stack.pop()
         else:
-            kept.append(symbol)
-    return kept
+            stack.append(symbol)
+    return stack
 
 
 def escape_brackets(text: str) -> str:
-    """Return text with `(` and `)` written as in the Penn Treebank: `-LRB-` and `-RRB-`."""
+    """Replace `(` and `)` by `-LRB-` and `-RRB-`, as in the Penn Treebank."""
     return text.translate(_BRACKETS)
 
 
 def build_tree(words: Sequence[str], symbols: Sequence[str]) -> tuple[Tree, int]:
-    """Build a tree over exactly these words, whatever symbols a model has written.
+    """Build a tree over exactly these words, and repair the symbols of a model where needed.
 
     Each of these is one repair:
 
-    - A bracket with no label, a label with a bracket or white space in it, or the label of a root
-      is ignored.
-    - A tag that does not suit its word is replaced. Punctuation gets the Penn Treebank's tag for
-      it (of several, the predicted one), and another word with such a tag gets `NN`: so scoring,
-      which leaves out punctuation by its tag, keeps the same words of both trees.
-    - A tag with no word left for it is ignored.
-    - A closing bracket closes all up to the nearest open one with its label; each that it closes on
-      the way is a repair. If no open bracket has its label, it is ignored.
-    - A word with no tag left is added at the end with a tag of its own: to the innermost
-      constituent that is still open; if all are closed, to the one that the symbols end with.
-    - A bracket still open at the end is closed.
-    - A constituent that then has no words is removed.
+    - Ignore a bracket without a label, with a root's label, or whose label has a bracket or white
+      space.
+    - Replace a tag that does not suit its word. Punctuation gets its Penn Treebank tag (of several,
+      the predicted one), and another word with such a tag gets `NN`. So scoring, which ignores
+      punctuation by its tag, compares the same words of both trees.
+    - Ignore a tag without a word.
+    - Close all constituents inside the one that a closing bracket names. Ignore the bracket if no
+      open constituent has its label.
+    - Add a word without a tag to the innermost open constituent at the end, or, if all are closed,
+      to the last one.
+    - Close a bracket that is open at the end.
+    - Remove a constituent without words.
 
-    Where a treebank tags a word against the rule for punctuation, the gold symbols are repaired
-    too, and no parser can get that sentence right: if the tag wrongly decides
-    whether the word is punctuation, EVALB finds other words in the two trees and reports an error.
+    Gold symbols are repaired too if a treebank tags a word against the rule for punctuation, so no
+    parser can get that sentence right. If the tag changes whether the word is punctuation, EVALB
+    finds different words in the two trees and reports an error.
 
     Args:
-      words: the sentence; brackets in it are escaped. No word is empty or has white space in it.
-      symbols: the model's output, any strings.
+      words: the words of the sentence, not empty and without white space; brackets are escaped.
+      symbols: the output of the model, any strings.
 
     Returns:
-      The tree, and the number of repairs: 0 for the symbols of a clean tree (if its punctuation is
-      tagged as the rule above has it).
+      The tree, and the number of repairs: 0 for a clean tree that follows the punctuation rule.
     """
     words = [escape_brackets(word) for word in words]
-    fitted, rest, repairs = _fit_tags(words, symbols)
-    balanced, open_labels, unbalanced = _balance(fitted)
-    closing = [f"){label}" for label in reversed(open_labels)]
-    repairs += unbalanced + len(closing) + len(rest)
-    if rest and not closing and balanced and balanced[-1][0] == ")":
-        closing = [balanced.pop()]
-    complete = [*balanced, *rest, *closing]
-    filled = _without_empty(complete)
-    return Tree(words, filled), repairs + (len(complete) - len(filled)) // 2
+    valid_symbols, missing_tags, repairs = _fit_tags(words, symbols)
+    balanced_symbols, open_labels, bracket_repairs = _balance(valid_symbols)
+    brackets = [f"){label}" for label in reversed(open_labels)]
+    repairs += bracket_repairs + len(brackets) + len(missing_tags)
+    if missing_tags and not brackets and balanced_symbols and balanced_symbols[-1][0] == ")":
+        brackets = [balanced_symbols.pop()]  # the words go inside the last constituent
+    all_symbols = [*balanced_symbols, *missing_tags, *brackets]
+    final_symbols = _without_empty(all_symbols)
+    # A removed constituent is one repair, and two symbols.
+    return Tree(words, final_symbols), repairs + (len(all_symbols) - len(final_symbols)) // 2
 
 
 def _fit_tags(words: Sequence[str], symbols: Sequence[str]) -> tuple[list[str], list[str], int]:
     """Replace tags that do not suit their words.
 
     Returns:
-      The symbols, the tags of words that had none, and the number of repairs of the symbols.
+      The symbols, tags for the words that have none, and the number of repairs of the symbols.
     """
     remaining = iter(words)
-    fitted: list[str] = []
+    valid_symbols: list[str] = []
     repairs = 0
     for symbol in symbols:
-        kept = None
+        new_symbol = None
         if symbol.startswith(("(", ")")):
             if _ATOM.fullmatch(symbol, 1) and symbol[1:] not in _OUTERMOST:
-                kept = symbol
+                new_symbol = symbol
         elif (word := next(remaining, None)) is not None:
-            kept = _suitable_tag(word, symbol)
-        if kept is not None:
-            fitted.append(kept)
-        repairs += kept != symbol
-    return fitted, [_suitable_tag(word, "") for word in remaining], repairs
+            new_symbol = _suitable_tag(word, symbol)
+        if new_symbol is not None:
+            valid_symbols.append(new_symbol)
+        repairs += new_symbol != symbol
+    return valid_symbols, [_suitable_tag(word, "") for word in remaining], repairs
 
 
 def _suitable_tag(word: str, predicted: str) -> str:
+    """Return the predicted tag, or a replacement if it does not suit the word."""
     for pattern, tags in _PUNCTUATION:
         if pattern.fullmatch(word):
             return predicted if predicted in tags else tags[0]
@@ -274,9 +270,9 @@ def _balance(symbols: Iterable[str]) -> tuple[list[str], list[str], int]:
     """Match every closing bracket with an open one, or drop it.
 
     Returns:
-      The symbols, the labels that are still open, and the number of repairs.
+      The symbols, the labels of the open constituents, and the number of repairs.
     """
-    balanced: list[str] = []
+    balanced_symbols: list[str] = []
     open_labels: list[str] = []
     num_open: Counter[str] = Counter()
     repairs = 0
@@ -289,10 +285,10 @@ def _balance(symbols: Iterable[str]) -> tuple[list[str], list[str], int]:
             if not num_open[label]:
                 repairs += 1
                 continue
-            while (inner := open_labels.pop()) != label:
-                balanced.append(f"){inner}")
+            while (inner := open_labels.pop()) != label:  # close what the bracket encloses
+                balanced_symbols.append(f"){inner}")
                 num_open[inner] -= 1
                 repairs += 1
             num_open[label] -= 1
-        balanced.append(symbol)
-    return balanced, open_labels, repairs
+        balanced_symbols.append(symbol)
+    return balanced_symbols, open_labels, repairs

@@ -1,8 +1,7 @@
-"""The interface of every kind of vocabulary, and the table of the kinds.
+"""The interface of all vocabularies, and the table of their kinds.
 
-Padding is id 0 and the end of a sentence id 1 in every vocabulary: arrays, masks and searches rest
-on that. A vocabulary from another program is numbered anew when it is imported, and so are the rows
-of the model's matrices.
+Padding is id 0 and the end of sentence id 1 in every vocabulary, as arrays, masks and beam search
+assume. The import of another program's vocabulary renumbers its ids and the model's embeddings.
 """
 
 import hashlib
@@ -22,16 +21,16 @@ from t2t_jax.system import atomic_file, bucket, records, regular_file
 from t2t_jax.version import removed_feature
 
 Rows = Sequence[Sequence[int]] | Integer[np.ndarray, "rows length"]
-"""Rows of ids, as sequences or as one array."""
+"""Rows of ids, as lists or as one array."""
 
 _MAX_BYTES = 1 << 30
 
 
 class Vocabulary(ABC):
-    """A map from text to subword ids and back; the ids of sources and of targets may differ."""
+    """A map from text to subword ids and back; sources and targets may have different ids."""
 
     def __init__(self, serialized: bytes) -> None:
-        """Keep the bytes that stand for the vocabulary."""
+        """Store the serialized vocabulary."""
         self._serialized = serialized
 
     @property
@@ -40,16 +39,16 @@ class Vocabulary(ABC):
         return self._serialized
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle the vocabulary as its bytes."""
+        """Pickle the serialized bytes."""
         return type(self), (self.serialized,)
 
     @abstractmethod
     def __len__(self) -> int:
-        """Return the number of ids that a token of a target can have."""
+        """Return the number of target ids."""
 
     @property
     def source_size(self) -> int:
-        """Return the number of ids that a token of a source can have."""
+        """Return the number of source ids."""
         return len(self)
 
     @property
@@ -59,48 +58,48 @@ class Vocabulary(ABC):
 
     @property
     def protected_tokens(self) -> frozenset[str]:
-        """Return the strings that are neither split nor joined with others."""
+        """Return the strings that always are one token."""
         return frozenset()
 
     @property
     def source_frame(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the ids before the subwords of a source that is not empty, and those after."""
+        """Return the ids before and after the subwords of a source that is not empty."""
         return (), (EOS_ID,)
 
     @property
     def target_begin(self) -> tuple[int, ...]:
-        """Return the ids before the subwords of a target that is not empty, as its language's."""
+        """Return the ids before the subwords of a non-empty target, such as a language tag."""
         return ()
 
     @property
     def marked_languages(self) -> tuple[str, ...]:
-        """Return the codes of the languages that the vocabulary marks texts with, if it does."""
+        """Return the codes of the languages for which the vocabulary has tags."""
         return ()
 
     @property
     def speller(self) -> "Vocabulary":
-        """Return the vocabulary, one for all that `between` gives, that spells ids as they do.
+        """Return the vocabulary by which callers cache the spellings of all ids.
 
-        Callers can cache by it what they compute from the spelling of all ids.
+        All vocabularies that `between` returns share it.
         """
         return self
 
     def between(self, source: str, target: str) -> "Vocabulary":
-        """Return the vocabulary for texts of two of its languages.
+        """Return the vocabulary for a pair of its languages.
 
         Args:
-          source: the language of sources: its code, or the part of that before an underscore.
-          target: the language of targets, in the same way.
+          source: the language code of the sources; the part before an underscore is enough.
+          target: the language code of the targets, in the same form.
         """
         raise UserError(
-            f"the model translates one pair of languages, and has no mark for {source} or "
-            f"{target}; leave the languages out, or use a model of several, as of m2m100"
+            f"the model translates one pair of languages, and has no tag for {source} or "
+            f"{target}; leave the languages out, or use a multilingual model, such as m2m100"
         )
 
     @property
     @abstractmethod
     def files(self) -> Mapping[str, bytes]:
-        """Return the files, by name, from which other programs split text as this one does."""
+        """Return the files, by name, with which other programs tokenize text identically."""
 
     @abstractmethod
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
@@ -112,26 +111,26 @@ class Vocabulary(ABC):
 
     @abstractmethod
     def pieces(self, ids: Rows) -> list[list[str]]:
-        """Return the subword that each id of a source stands for, row by row."""
+        """Return the subword of each source id, row by row."""
 
     def target_pieces(self, ids: Rows) -> list[list[str]]:
-        """Return the subword that each id of a target stands for, row by row."""
+        """Return the subword of each target id, row by row."""
         return self.pieces(ids)
 
     @abstractmethod
     def spelling(self, token: int) -> bytes:
-        """Return the bytes that a target's id adds to a text, with spaces; special ids add none.
+        """Return the bytes that a target id adds to a text, with spaces; special ids add none.
 
-        White space that is spelt as a byte counts as a space.
+        A byte of white space becomes a space.
         """
 
     def source_spelling(self, token: int) -> bytes:
-        """Return the bytes that an id of a source stands for; see `spelling`."""
+        """Return the bytes that a source id adds to a text; see `spelling`."""
         return self.spelling(token)
 
     @abstractmethod
     def decode(self, ids: Rows) -> list[str]:
-        """Return the text of each row of target ids up to `EOS_ID`, without special ids."""
+        """Return the text of each row of target ids, up to `EOS_ID`."""
 
     @property
     def fingerprint(self) -> str:
@@ -139,7 +138,7 @@ class Vocabulary(ABC):
         return hashlib.sha256(self.serialized).hexdigest()
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the vocabulary to a file, which a reader finds whole or not at all."""
+        """Write the vocabulary to a file atomically."""
         atomic_file.write_whole(path, self.serialized)
 
     @staticmethod
@@ -147,14 +146,14 @@ class Vocabulary(ABC):
         """Read a vocabulary that `save` wrote.
 
         Raises:
-          UserError: the file is missing or damaged, or a library is missing that it needs.
+          UserError: the file, or a library that it needs, is missing or damaged.
         """
-        there = bucket.as_path(path)
-        regular_file.check_regular(there)
+        file = bucket.as_path(path)
+        regular_file.check_regular(file)
         try:
-            if there.stat().st_size > _MAX_BYTES:
+            if file.stat().st_size > _MAX_BYTES:
                 raise ValueError("no vocabulary, but far too large")
-            return parse_vocabulary(there.read_bytes())
+            return parse_vocabulary(file.read_bytes())
         except UserError as error:
             raise UserError(f"vocabulary {path}: {error}") from error
         except OSError as error:
@@ -174,30 +173,28 @@ _KINDS = {
 
 
 def parse_vocabulary(serialized: bytes) -> Vocabulary:
-    """Return the vocabulary of the bytes that `Vocabulary.serialized` gives.
-
-    A SentencePiece model stands for itself. Any other vocabulary is an object of JSON, whose field
-    `kind` names its class.
+    """Parse the bytes of `Vocabulary.serialized`: a SentencePiece model, or a JSON object.
 
     Raises:
-      ValueError: the bytes are of no vocabulary; the message says what they are.
-      UserError: an extra or a library is missing that the vocabulary needs, or version 0.3 removed
+      ValueError: the bytes are not a vocabulary; the message completes "the vocabulary is".
+      UserError: an extra or a library that the vocabulary needs is missing, or version 0.3 removed
         its kind.
     """
-    place = "t2t_jax.data.vocabularies.shared:SharedVocabulary"
+    path = "t2t_jax.data.vocabularies.shared:SharedVocabulary"
     if serialized.startswith(b"{"):
+        # The field `kind` comes first, so large vocabularies are parsed only by their class.
         name, *_ = serialized[:40].partition(b'"kind": "')[2].partition(b'"')
         kind = name.decode("ascii", "replace")
         if kind == "moses":
             raise removed_feature("a vocabulary of the kind moses", "Moses vocabularies")
         if kind not in _KINDS:
             raise ValueError("of a kind that this version of t2t_jax does not know")
-        place = _KINDS[kind]
-    return load_named(place)(serialized)
+        path = _KINDS[kind]
+    return load_named(path)(serialized)
 
 
 def parsed(serialized: bytes, schema: records.Schema) -> records.Record:
-    """Return the JSON object of a vocabulary, with base64 decoded to bytes.
+    """Parse the JSON object of a vocabulary, and decode base64 to bytes.
 
     Raises:
       ValueError: the bytes do not fit the schema.
@@ -209,6 +206,6 @@ def parsed(serialized: bytes, schema: records.Schema) -> records.Record:
 
 
 def before_end(ids: Rows, without: Sequence[int] = (PAD_ID,)) -> list[list[int]]:
-    """Return rows of ids up to their first `EOS_ID`, without some special ids."""
+    """Cut rows of ids before their first `EOS_ID`, and drop the ids in `without`."""
     rows = (takewhile(lambda token: token != EOS_ID, map(int, row)) for row in ids)
     return [[token for token in row if token not in without] for row in rows]

@@ -173,7 +173,7 @@ def test_a_disk_without_room_is_named_with_the_need_and_nothing_stays(config, mo
         entry(config, "one", lambda: contents)
     assert re.fullmatch(
         rf"cache directory {config.cache_dir} has no room for 3\.0 MiB: [\d,.]+ MiB are free "
-        rf"\({os.strerror(code)}\); make room, or set data\.cache_dir to another place",
+        rf"\({os.strerror(code)}\); make room, or set data\.cache_dir to another directory",
         str(refusal.value),
     )
     assert list(Path(config.cache_dir).iterdir()) == []

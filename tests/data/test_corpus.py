@@ -162,9 +162,9 @@ TEXT = "one\ntwo\nthree\n"
 LINES, PACKED = TEXT.encode(), gzip.compress(TEXT.encode())
 REFUSED = {
     "carriage returns alone": (holds(b"one\rtwo\rthree\r"), "train.en ends its lines with"),
-    "UTF-16 with its mark": (holds(TEXT.encode("utf-16")), "train.en is no text in UTF-8"),
+    "UTF-16 with its mark": (holds(TEXT.encode("utf-16")), "train.en is not UTF-8 text"),
     "UTF-16 without its mark": (holds(TEXT.encode("utf-16-le")), "iconv -f UTF-16 -t UTF-"),
-    "zeros": (holds(bytes(99) + LINES), "train.en is no text in UTF-8"),
+    "zeros": (holds(bytes(99) + LINES), "train.en is not UTF-8 text"),
     "Latin-1": (holds(b"one\ncaf\xe9\nthree\n"), "train.en line 2, byte 4 is not UTF-8"),
     "a surrogate": (holds(b"one\ntwo\n\xed\xa0\x80\n"), "train.en line 3, byte 1 is not UTF-8"),
     "a packed file beside it with other text": (

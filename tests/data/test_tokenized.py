@@ -191,7 +191,7 @@ def test_a_split_of_which_nothing_is_left_is_counted(config):
 @pytest.mark.parametrize("side", ["en", "de"])
 def test_a_giant_line_is_too_long_without_being_tokenised(config, monkeypatch, side):
     """SentencePiece takes 100 bytes for a character, and a file without line ends is one line."""
-    monkeypatch.setattr(tokenized, "_MANY_CHARACTERS", 500)
+    monkeypatch.setattr(tokenized, "_MAX_CHARACTERS", 500)
     path = Path(config.corpus.removeprefix("text:")) / f"train.{side}"
     lines = path.read_text().split("\n")
     lines[2] = "house " * 1000

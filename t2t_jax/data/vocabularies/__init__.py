@@ -1,1 +1,1 @@
-"""The vocabulary of a run that was trained here, and how it is learned."""
+"""The vocabulary that training runs learn from their corpus."""

@@ -1,15 +1,14 @@
-"""Learning of the shared subword vocabulary (section 5.1) with SentencePiece's BPE.
+"""Training of the shared subword vocabulary (section 5.1) with SentencePiece's BPE.
 
-These are the choices where the paper says nothing:
+The paper leaves these choices open:
 
-- Text is not normalised beyond white space. NFKC, the usual choice, turns … into three dots and ²
-  into 2: a model trained on it can never write what the reference says. Tabs and the line ends of
-  Unicode become spaces, and runs of spaces become one.
-- A large vocabulary spells rare characters in bytes, so every text can be written in it. Bytes
-  take 256 entries. A small vocabulary has no room for them and holds every character of its
-  training text instead.
-- SentencePiece ignores lines of more than 4,192 bytes and lines with U+2585. Longer lines are cut,
-  and a space replaces U+2585, so all other text counts.
+- Only white space is normalized: tabs and Unicode line ends become spaces, and runs of spaces one
+  space. NFKC, the usual choice, turns … into three dots and ² into 2, so a model could never
+  write the reference.
+- A large vocabulary spells rare characters in bytes, which take 256 entries, and so spells every
+  text. A small vocabulary has every character of its training text instead.
+- SentencePiece ignores lines of more than 4,192 bytes and lines with U+2585, so longer lines are
+  cut, and a space replaces U+2585.
 """
 
 import io
@@ -46,16 +45,16 @@ def train_vocabulary(
     across_scripts: bool = False,
     protected_tokens: Sequence[str] = (),
 ) -> SharedVocabulary:
-    """Learn a BPE vocabulary over both sides of a corpus: the same text gives the same bytes.
+    """Learn a BPE vocabulary from both sides of a corpus, or an even sample of a large one.
 
-    From a large corpus, evenly spread pairs are used, as few suffice for BPE's merges to settle.
+    The same text gives the same bytes.
 
     Args:
-      chunks: aligned source and target lines, as `Corpus.pairs` gives them.
+      chunks: source and target lines, as from `Corpus.pairs`.
       size: the number of entries, special ids included.
-      across_scripts: whether a subword may hold both letters and punctuation, as the symbol `(NP`
-        of a tree does. In text, it would join words with the punctuation after them.
-      protected_tokens: strings that are one entry each, never split and never joined with others.
+      across_scripts: whether a subword may hold both letters and punctuation, such as the symbol
+        `(NP` of a tree. In text, subwords would join words with the punctuation after them.
+      protected_tokens: strings that always are one token.
     """
     model = io.BytesIO()
     with_bytes = size >= _SMALLEST_SIZE_WITH_BYTES
@@ -71,7 +70,7 @@ def train_vocabulary(
                 byte_fallback=with_bytes,
                 split_by_unicode_script=not across_scripts,
                 user_defined_symbols=list(protected_tokens),
-                # The others are spelled in bytes.
+                # Rarer characters are spelled in bytes.
                 character_coverage=0.9999 if with_bytes else 1.0,
                 normalization_rule_tsv=rules,
                 pad_id=PAD_ID,
@@ -90,7 +89,7 @@ def train_vocabulary(
 
 
 def _parts(line: str) -> list[str]:
-    """Return a line in parts that SentencePiece does not ignore; a word stays whole if it fits."""
+    """Cut a line, between words if possible, into parts that SentencePiece does not ignore."""
     line = line.replace(_RESERVED, " ")
     return _PART.findall(line) if len(line.encode()) > _MAX_LINE_BYTES else [line]
 
@@ -98,23 +97,21 @@ def _parts(line: str) -> list[str]:
 def _warn_of_lost(characters: set[str], vocabulary: SharedVocabulary) -> None:
     [pieces] = vocabulary.pieces([range(UNK_ID + 1, len(vocabulary))])
     if lost := sorted(characters.difference(_SPACES, " ", *pieces)):
-        shown = ", ".join(f"U+{ord(one):04X}" for one in lost[:5])
+        codes = ", ".join(f"U+{ord(character):04X}" for character in lost[:5])
         warn(
-            f"the vocabulary cannot spell {len(lost):,} characters of the corpus ({shown}), which "
+            f"the vocabulary cannot spell {len(lost):,} characters of the corpus ({codes}), which "
             f"become <unk>; from vocab_size={_SMALLEST_SIZE_WITH_BYTES} on, bytes spell them"
         )
 
 
 @contextmanager
 def _normalization_rules() -> Iterator[str]:
-    """Write a temporary file of the characters that become a space, and give its name.
-
-    SentencePiece takes such rules from a file only.
-    """
+    """Write the rules that turn characters into spaces to a temporary file, and yield its name."""
+    # SentencePiece reads such rules only from a file.
     rules = "".join(f"{ord(space):X}\t20\n" for space in _SPACES)
     with ExitStack() as stack:
         try:
-            # Without a buffer, which would fail a second time when it is closed.
+            # A buffer would fail a second time when it is closed.
             file = stack.enter_context(tempfile.NamedTemporaryFile(suffix=".tsv", buffering=0))
             file.write(rules.encode())
         except OSError as error:
@@ -128,28 +125,29 @@ def _normalization_rules() -> Iterator[str]:
 def _spread(
     chunks: Iterable[tuple[list[str], list[str]]], limit: int, characters: set[str] | None = None
 ) -> list[tuple[str, str]]:
-    """Return at most `limit` evenly spread pairs: every, every second, every fourth and so on.
+    """Sample at most `limit` evenly spaced pairs: all pairs, every second, every fourth and so on.
 
     Args:
-      characters: collects the characters of all pairs.
+      characters: a set to which the characters of all pairs are added.
     """
-    kept: list[tuple[str, str]] = []
-    stride, seen = 1, 0
+    sample: list[tuple[str, str]] = []
+    stride, num_read = 1, 0
     for source, target in chunks:
-        first = -seen % stride
-        kept.extend(zip(source[first::stride], target[first::stride], strict=True))
-        seen += len(source)
+        first = -num_read % stride
+        sample.extend(zip(source[first::stride], target[first::stride], strict=True))
+        num_read += len(source)
         if characters is not None:
             characters.update(*source, *target)
-        while len(kept) > limit:
-            kept = kept[::2]
+        while len(sample) > limit:
+            sample = sample[::2]
             stride *= 2
-    return kept
+    return sample
 
 
 def _without_traces(model: bytes) -> bytes:
-    """Remove the temporary file's name and the number of threads from a SentencePiece model."""
+    """Remove the fields that differ between machines from a SentencePiece model."""
     proto = sentencepiece_model_pb2.ModelProto.FromString(model)
+    # The path of the temporary file, and the number of cores.
     proto.normalizer_spec.ClearField("normalization_rule_tsv")
     proto.trainer_spec.ClearField("num_threads")
     return proto.SerializeToString(deterministic=True)

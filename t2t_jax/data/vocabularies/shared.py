@@ -14,13 +14,13 @@ _FEW_ROWS = 64
 
 
 class SharedVocabulary(Vocabulary):
-    """A SentencePiece model. Ids 0 to 3 are padding, end, begin and unknown."""
+    """A SentencePiece model whose ids 0 to 3 are padding, end, beginning and unknown."""
 
     def __init__(self, serialized: bytes) -> None:
-        """Wrap a serialized SentencePiece model.
+        """Load a serialized SentencePiece model.
 
         Raises:
-          ValueError: the bytes are no such model, or it has other special ids.
+          ValueError: the bytes are not a model, or it has other special ids.
         """
         super().__init__(serialized)
         try:
@@ -48,12 +48,12 @@ class SharedVocabulary(Vocabulary):
 
     @property
     def files(self) -> Mapping[str, bytes]:
-        """Return the file vocabulary.model, which holds the SentencePiece model."""
+        """See `Vocabulary.files`: the SentencePiece model, as vocabulary.model."""
         return {"vocabulary.model": self.serialized}
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         """See `Vocabulary.encode`."""
-        # White space is trimmed and collapsed by the model itself.
+        # The model itself trims and collapses white space.
         return in_threads(partial(self._processor.encode, add_eos=True), lines)
 
     def pieces(self, ids: Rows) -> list[list[str]]:
@@ -70,10 +70,10 @@ class SharedVocabulary(Vocabulary):
 
 
 def processor_of(model: bytes) -> sentencepiece.SentencePieceProcessor:
-    """Return the processor of a serialized SentencePiece model.
+    """Load a serialized SentencePiece model.
 
     Raises:
-      RuntimeError: the bytes are no such model.
+      RuntimeError: the bytes are not a model.
     """
     processor = sentencepiece.SentencePieceProcessor()
     processor.LoadFromSerializedProto(model)
@@ -81,16 +81,17 @@ def processor_of(model: bytes) -> sentencepiece.SentencePieceProcessor:
 
 
 def in_threads(work: Callable[[Any], Any], rows: Sequence[object]) -> list[Any]:
-    """Apply a function of SentencePiece to each row; many rows go in one call, in several threads.
+    """Apply a SentencePiece function, which takes one row or a list of rows, to each row.
 
-    Such a call starts a thread for each core, which takes longer than a few rows do, and much
-    longer on busy cores. The function takes one row, or a list of them.
+    A list uses several threads.
     """
+    # A list starts a thread for each core, which takes longer than encoding a few rows, and much
+    # longer on busy cores.
     return [*map(work, rows)] if len(rows) < _FEW_ROWS else work(list(rows))
 
 
 def spelling_of(processor: sentencepiece.SentencePieceProcessor, number: int) -> bytes:
-    """Return the bytes that a SentencePiece entry adds to a text, with a space before a word."""
+    """Return the bytes that a SentencePiece id adds to a text, with the space before a word."""
     if processor.is_control(number):
         return b""
     if processor.is_unknown(number):
