@@ -52,25 +52,24 @@ WEIGHTS = "attention_weights"
 
 @dataclass(frozen=True, eq=False)  # `==` on arrays is elementwise and has no truth value
 class Context:
-    """The arguments that all layers of a stack share; only `layer` differs between layers.
+    """The arguments that all layers of a stack share, except `layer`.
 
     By default, a layer treats each batch row as one sentence, and dropout is off.
 
     Attributes:
-      positions: position of each token in its sentence, from 0; None means its index in the batch
-        row.
+      positions: position of each token in its sentence, from 0; None is its index in the row.
       length: a number greater than every position, if an encoding is added to the embeddings.
-      mask: the mask of self-attention. None means no mask, except in a `Layer`, which then applies
-        the mask of its stack, such as a decoder's causal mask.
-      rotary: frequencies by which self-attention rotates queries and keys; None means no rotation.
-      bias: the function that maps distances to a bias of self-attention scores; None means no bias.
+      mask: the mask of self-attention. None is no mask, except in a `Layer`, which then applies the
+        mask of its stack, such as a decoder's causal mask.
+      rotary: frequencies by which self-attention rotates queries and keys; None is no rotation.
+      bias: the function that maps distances to a bias of self-attention scores; None is no bias.
       cache_distances: distances between queries and cached keys, for `bias`; None if the queries
-        and keys of self-attention have the same positions.
-      encoded: the encoder's output, to which a decoder attends.
-      encoded_mask: the mask of cross-attention; None means no mask.
+        and keys have the same positions.
+      encoded: the encoder's output, for cross-attention.
+      encoded_mask: the mask of cross-attention; None is no mask.
       deterministic: whether dropout is off. If False, pass `rngs={"dropout": key}`.
-      first_row: index of the first batch row in the global batch. Dropout depends on this index, so
-        dropout is the same however devices split the batch.
+      first_row: index of the first batch row in the global batch, so that dropout does not depend
+        on how devices split the batch.
       layer: index of the layer in its stack, from 0.
       kernels: the functions that compute attention and matmuls on the devices.
     """
@@ -101,18 +100,14 @@ class Context:
                 )
 
     def dropout_key(self, module: nn.Module) -> DropoutKey | None:
-        """Return a key for one use of dropout, or None if dropout is off.
-
-        Args:
-          module: the module that applies dropout; each module has a separate stream of keys.
-        """
+        """Make a key for one use of dropout in a module, or None if dropout is off."""
         if self.deterministic:
             return None
         return DropoutKey(module.make_rng("dropout"), self.first_row)
 
 
 DEFAULT_CONTEXT = Context()
-"""The context of a layer that the caller gives no context."""
+"""The default context of a layer."""
 
 
 class Projection(nn.Module):
@@ -124,7 +119,7 @@ class Projection(nn.Module):
       has_bias: whether to add b.
       gain: factor on the initial values of W; see `parameters.matrix`.
       grows: whether both sizes of W grow with the width of the network; see `MatrixBox`.
-      num_heads: number of heads to split the output into; None does not split it.
+      num_heads: number of heads to split the output into; None is no split.
     """
 
     width: int
@@ -141,7 +136,7 @@ class Projection(nn.Module):
         context: Context,
         query_mask: Bool[Array, "b t 1"] | None = None,
     ) -> Float[Array, "b t ..."]:
-        """Project every position, or those for which `query_mask` is True; see `Kernels.linear`.
+        """Project every position, or only positions with a True `query_mask`; see `Kernels.linear`.
 
         Returns:
           Vectors `[b, t, width]`, or heads `[b, t, num_heads, width / num_heads]`.
@@ -175,12 +170,7 @@ class Norm(nn.Module):
     def __call__(
         self, x: Float[Array, "*t width"], context: Context = DEFAULT_CONTEXT
     ) -> Float[Array, "*t width"]:
-        """Normalize the last axis of `x`.
-
-        Args:
-          x: vectors.
-          context: gives the kernel of layer normalization for training, when dropout is on.
-        """
+        """Normalize the last axis of `x`; in training, use the kernel of `context` for "layer"."""
         entry, epsilon = tables.NORMALIZATIONS[self.config.kind], self.config.epsilon
         params = parameters.function_parameters(self, entry, x.shape[-1])
         if self.config.kind == "layer":
@@ -197,7 +187,7 @@ class Scores(nn.Module):
     config: AttentionConfig
 
     def setup(self) -> None:
-        """Create the norms and the score function that the config names."""
+        """Create the norms and the score function."""
         config = self.config
         if config.query_key_norm:
             self.query_norm = Norm(config.query_key_norm)
@@ -255,8 +245,8 @@ class MultiHeadAttention(nn.Module):
 
         Args:
           x: the input of the queries.
-          context: gives `mask` for self-attention, and `encoded_mask` for cross-attention.
-          encoded: the input of the keys and values; None means `x`, which is self-attention.
+          context: has `mask` for self-attention, and `encoded_mask` for cross-attention.
+          encoded: the input of the keys and values; None is `x`, for self-attention.
         """
         query = self._queries(x, context)  # [b, q, heads, d_k]
         # [b, k, groups, d_k] and [b, k, groups, d_v]
@@ -267,7 +257,7 @@ class MultiHeadAttention(nn.Module):
         if encoded is None:
             mask, bias = context.mask, context.bias
             if context.rotary is not None:
-                query, key = rotated(query, key, context)
+                query, key = rotate_heads(query, key, context)
         # Fused kernels never materialize the weights, so inspection computes them a second time.
         if self.is_mutable_collection(WEIGHTS) and not self.is_initializing():
             head_keys = attention.repeat_heads(key, self.config.num_heads)
@@ -284,10 +274,10 @@ class MultiHeadAttention(nn.Module):
     def prefill(
         self, x: Float[Array, "b t d_model"], context: Context
     ) -> tuple[Float[Array, "b t d_model"], CachedKeysValues]:
-        """Compute self-attention at many positions, and return their keys and values for the cache.
+        """Compute self-attention of many positions, and keys and values for the cache.
 
         Returns:
-          The output at each position, and the keys and values in the layout "turned".
+          The output of each position, and the keys and values in the layout "turned".
         """
         query, key, value = self._joined_projections(x, context)
         heads, query_mask = context.kernels.attention(
@@ -321,19 +311,19 @@ class MultiHeadAttention(nn.Module):
         cache: LayerCache,
         write_at: int | Array,
         context: Context,
-        before: CachedEntries | None = None,
+        prefix: CachedEntries | None = None,
     ) -> tuple[Float[Array, "b k d_model"], LayerCache]:
         """Add one position per hypothesis to a cache, and compute its attention to the cache.
 
         Args:
           x: the new position of each of k hypotheses.
-          cache: keys and values of the earlier positions.
-          write_at: slot of the first of the `k` new entries.
-          context: context of the stack; its mask selects the slots that each hypothesis attends to.
-          before: keys and values of the source, if the hypotheses continue it and attend to it.
+          cache: keys and values of earlier positions.
+          write_at: first slot of the `k` new entries.
+          context: its mask selects the slots that each hypothesis attends to.
+          prefix: keys and values of the source, if the hypotheses continue and attend to it.
 
         Returns:
-          The output for each hypothesis, and the cache as `update_cache_and_attend` returns it.
+          The output for each hypothesis, and the cache from `update_cache_and_attend`.
         """
         # The cache holds rotated keys: a key's position never changes, so one rotation is enough.
         query, key, value = self._joined_projections(x, context)
@@ -343,7 +333,7 @@ class MultiHeadAttention(nn.Module):
             assert context.cache_distances is not None
             bias = context.bias(context.cache_distances)  # [heads, 1, slots]
         heads, cache = update_cache_and_attend(
-            query, (key, value), cache, write_at, context.mask, before, bias, self.score
+            query, (key, value), cache, write_at, context.mask, prefix, bias, self.score
         )
         return self.output(attention.merge_heads(heads), context), cache
 
@@ -354,7 +344,7 @@ class MultiHeadAttention(nn.Module):
 
         Args:
           x: the new position of each hypothesis.
-          source: keys and values from `prefill_encoded`, and the mask of their padding.
+          source: keys and values from `prefill_encoded`, and their mask.
           context: context of the stack.
         """
         query, score, (keys_values, mask, _) = self._queries(x, context), self.score, source
@@ -377,7 +367,7 @@ class MultiHeadAttention(nn.Module):
         query = query.reshape(*query.shape[:2], config.num_heads, config.d_k)
         if config.query_key_norm:
             query, key = self.scores.query_norm(query), self.scores.key_norm(key)
-        return *rotated(query, key, context), value
+        return *rotate_heads(query, key, context), value
 
     def _queries(
         self, x: Float[Array, "b q d_model"], context: Context
@@ -390,7 +380,7 @@ class MultiHeadAttention(nn.Module):
         return self.scores.key_norm(key) if self.config.query_key_norm else key, value
 
 
-def rotated(
+def rotate_heads(
     query: Float[Array, "b t h d_k"],
     key: Float[Array, "b t groups d_k"],
     context: Context,
@@ -429,6 +419,6 @@ def source_layout(config: AttentionConfig, dtype: DTypeLike, kernels: Kernels) -
 
 
 def is_fused_in_decoding(config: AttentionConfig, dtype: DTypeLike) -> bool:
-    """Return whether fused attention supports the cached heads, if the scores have no bias."""
+    """Return whether fused attention supports the cached heads without a bias."""
     is_plain = tables.SCORE_FUNCTIONS[config.score_function].function is None
     return is_plain and has_fused_widths(config.d_k, config.d_v, dtype)

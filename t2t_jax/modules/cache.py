@@ -56,7 +56,7 @@ class OfStack(NamedTuple):
 LayerCache: TypeAlias = CachedKeysValues | InOrder | OfStack
 """The keys and values of one layer."""
 TransformerCache: TypeAlias = tuple[CachedKeysValues | InOrder, ...] | Stacked
-"""Self-attention keys and values of each decoder layer, for `room * k` slots."""
+"""Self-attention keys and values of each decoder layer, for `capacity * k` slots."""
 # Keys and values of a source. "_" binds no name, because cross-attention may have other heads.
 RememberedKeysValues = tuple[Float[Array, "b _ d_k _"], Float[Array, "b _ _ d_v"]] | InOrder
 
@@ -96,7 +96,7 @@ def empty_cache(
 
 
 def axes_of(layout: CacheLayout, depth: int) -> Any:
-    """Return a tree like a cache that has the index of the position axis instead of each array."""
+    """Return the axes of positions, in a tree with the structure of a cache."""
     axes: dict[CacheLayout, Any] = {"turned": CACHED_AXES, "in_order": cast(Any, InOrder)(1, 1)}
     return 3 if layout == "stacked" else (axes[layout],) * depth
 
@@ -112,7 +112,7 @@ def layer_caches(cache: TransformerCache, d_k: int) -> Sequence[LayerCache]:
 def join_layer_caches(
     cache: TransformerCache, layers: Sequence[LayerCache], write_at: int | Array
 ) -> TransformerCache:
-    """Return the cache after a step, from the results of its layers.
+    """Join the results of all layers into the cache after a step.
 
     Args:
       layers: the cache or new entries that `update_cache_and_attend` returned for each layer.
@@ -131,7 +131,7 @@ def update_cache_and_attend(
     cache: LayerCache,
     write_at: int | Array,
     mask: Bool[Array, "b #h #k _"],
-    before: cached_attention.CachedEntries | None,
+    prefix: cached_attention.CachedEntries | None,
     bias: Float32[Array, "h #k _"] | None,
     score: Score,
 ) -> tuple[Float[Array, "b k h d_v"], LayerCache]:
@@ -140,21 +140,21 @@ def update_cache_and_attend(
     Args:
       write_at: slot of the first of the new entries.
       mask: True where a query may attend to a slot.
-      before: keys and values of the source that all hypotheses continue; requires a turned cache.
+      prefix: keys and values of the source that all hypotheses continue; requires a turned cache.
       bias: added to the scores; None means no bias. An `InOrder` cache requires None.
       score: the score function; an `InOrder` cache requires `ScaledProducts`.
 
     Returns:
       The weighted values, and the cache with the new entries; for an `OfStack`, only the entries.
     """
-    assert before is None or not isinstance(cache, OfStack | InOrder)
+    assert prefix is None or not isinstance(cache, OfStack | InOrder)
     if isinstance(cache, OfStack):
         # `join_layer_caches` writes the entries of all layers at once, after the last layer.
         entries = OfStack(*(x.swapaxes(1, 2) for x in new))  # [b, groups, k, d]
-        attended = cached_attention.attention_with_new(
+        heads = cached_attention.attention_with_new(
             query, cache, entries, write_at, mask, bias=bias, score=score
         )
-        return attended, entries
+        return heads, entries
     if isinstance(cache, InOrder):
         assert bias is None
         assert isinstance(score, ScaledProducts)
@@ -164,7 +164,7 @@ def update_cache_and_attend(
     key, value = (_write(write_at, *side) for side in sides)
     outputs = cached_attention.CachedEntries(key, value, mask, bias)
     # One softmax over the source and the outputs, without a copy that concatenates the two.
-    parts = [outputs] if before is None else [before, outputs]
+    parts = [outputs] if prefix is None else [prefix, outputs]
     return cached_attention.cached_attention(query, parts, score), (key, value)
 
 

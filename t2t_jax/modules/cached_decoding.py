@@ -17,7 +17,7 @@ from t2t_jax.modules.transformer import (
     DecoderNetwork,
     TokenNetwork,
     TransformerMemory,
-    cache_places,
+    cache_length,
 )
 
 
@@ -46,18 +46,18 @@ class NetworkScoring:
         return cast(Any, self.network.apply({"params": params}, batch, **options))
 
     def attention_weights(self, params: Parameters, batch: Batch) -> AttentionWeights:
-        """Return the weights of the network's stacks; see `ScoringModel.attention_weights`."""
-        _, sown = self.network.apply({"params": params}, batch, mutable=[WEIGHTS])
+        """See `ScoringModel.attention_weights`."""
+        _, variables = self.network.apply({"params": params}, batch, mutable=[WEIGHTS])
         return {
             stack if name == "self_attention" else "cross": attention["weights"][0]
-            for stack, parts in sown[WEIGHTS].items()
+            for stack, parts in variables[WEIGHTS].items()
             for name, attention in parts["layers"].items()
         }
 
 
 @dataclass(frozen=True)
 class CachedDecoding(NetworkScoring):
-    """The part of a `DecodingModel` that every `DecoderNetwork` shares."""
+    """The methods of a `DecodingModel` that all `DecoderNetwork`s share."""
 
     network: DecoderNetwork
 
@@ -67,28 +67,29 @@ class CachedDecoding(NetworkScoring):
         return self.network.sources
 
     def prepare(self, params: Parameters, quantize: sections.Quantize = "none") -> Parameters:
-        """Return the parameters of the network with a cache; see `DecodingModel.prepare`."""
+        """See `DecodingModel.prepare`."""
         declared, config = declared_parameters(self.network), self.network.config
         if quantize == "int8":
-            params = parameters.quantized(params, declared)
+            params = parameters.quantize_matrices(params, declared)
         else:
             # Convert the embeddings too, which may be the output projection: XLA for GPUs and TPUs
             # would convert a float32 matrix again for every token.
             summands = self.network.kernels.rounds_biases
-            params = parameters.rounded(params, declared, config.dtype, summands=summands)
+            dtype = config.dtype
+            params = parameters.convert_matrices(params, declared, dtype, summands=summands)
         decoder: Parameters = params["decoder"]
-        layers = stack.unstacked(decoder["layers"], config.stacks[-1])
+        layers = stack.unstack(decoder["layers"], config.stacks[-1])
         if quantize == "none":
             boxes = declared["decoder"]["layers"]["feed_forward"]
             for layer in layers.values():
-                layer["feed_forward"] = parameters.transposed(layer["feed_forward"], boxes)
-        rest = {name: value for name, value in decoder.items() if name != "layers"}
-        return params | {"decoder": rest | layers}
+                layer["feed_forward"] = parameters.transpose_matrices(layer["feed_forward"], boxes)
+        unstacked = {name: value for name, value in decoder.items() if name != "layers"}
+        return params | {"decoder": unstacked | layers}
 
-    def empty_cache(self, rows: int, beam_size: int, room: int) -> cache.TransformerCache:
+    def empty_cache(self, rows: int, beam_size: int, capacity: int) -> cache.TransformerCache:
         """See `DecodingModel.empty_cache`."""
         config, layout = self.network.config, self.cache_layout(beam_size)
-        decoder, slots = config.stacks[-1], cache_places(config, room) * beam_size
+        decoder, slots = config.stacks[-1], cache_length(config, capacity) * beam_size
         dtype = self.network.kernels.cache_dtype(config.dtype)
         sizes = decoder.self_attention, decoder.num_layers, rows, slots
         return cache.empty_cache(layout, *sizes, dtype)
@@ -117,9 +118,9 @@ class TransformerDecoding(CachedDecoding):
         """See `DecodingModel.axes`."""
         config = self.network.config
         depth = config.stacks[-1].num_layers
-        of_sources = source_layout(config.attention_of("cross"), config.dtype, self.network.kernels)
+        layout = source_layout(config.attention_of("cross"), config.dtype, self.network.kernels)
         slots = cache.axes_of(self.cache_layout(beam_size), depth)
-        return Axes(slots, cast(Any, TransformerMemory)(cache.axes_of(of_sources, depth), 3))
+        return Axes(slots, cast(Any, TransformerMemory)(cache.axes_of(layout, depth), 3))
 
     def cache_layout(self, beam_size: int) -> CacheLayout:
         """See `CachedDecoding.cache_layout`."""

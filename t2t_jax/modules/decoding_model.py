@@ -1,4 +1,4 @@
-"""The protocols of models that score and decode, for search, scoring and attention maps."""
+"""Protocols of models for scoring, decoding and attention maps."""
 
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
@@ -13,36 +13,32 @@ from t2t_jax.kernels.reference import Losses
 from t2t_jax.modules.parameters import Parameters
 
 Source: TypeAlias = Any
-"""A source: `len(source)` is the number of its positions. A text is a list of ids."""
+"""A source with `len(source)` positions; a text is a list of ids."""
 
 
 @runtime_checkable
 class SourceForm(Protocol):
-    """A form of sources; implementations are hashable, as programs are compiled for them."""
+    """A format of sources. Implementations are hashable, as keys of compiled programs."""
 
     def blank(self, length: int) -> Source:
-        """Return a placeholder source of some length."""
+        """Make a placeholder source of `length` positions."""
 
     def padded(self, sources: SequenceOf[Source], rows: int, length: int) -> PyTree[np.ndarray]:
-        """Return NumPy arrays with a source in each row; the rest is padding.
+        """Pad sources to NumPy arrays with one source per row.
 
         Args:
-          sources: at most as many as there are rows.
+          sources: at most `rows` sources.
           rows: number of rows b.
           length: positions s of a row.
         """
 
     def inputs(self, arrays: PyTree[Array]) -> PyTree[Array]:
-        """Return the input of the network, such as a `Sequence`, on a device.
-
-        Args:
-          arrays: the result of `padded`.
-        """
+        """Convert the arrays from `padded` to the input of the network, such as a `Sequence`."""
 
 
 @dataclass(frozen=True)
 class TokenSources:
-    """The form of texts: ids with an end of sentence."""
+    """The format of texts: ids with an end-of-sentence token."""
 
     def blank(self, length: int) -> list[int]:
         """See `SourceForm.blank`."""
@@ -60,53 +56,52 @@ class TokenSources:
 
 
 Cache: TypeAlias = Any
-"""The cached arrays of the generated tokens. Their first axis is the batch."""
+"""Cached arrays of the generated tokens, with the batch as first axis."""
 
 Memory: TypeAlias = Any
-"""The arrays of the sources, computed once and shared by all hypotheses of a source. Their first
-axis is the batch."""
+"""Arrays of the sources, shared by all hypotheses of a source, with the batch as first axis."""
 
 AttentionWeights: TypeAlias = dict[str, Float[Array, "n b h _ _"]]
-"""The attention weights of the layers of each kind of attention."""
+"""Attention weights of n layers, by kind of attention."""
 
 
 class LastTokens(NamedTuple):
-    """The last tokens of `k` hypotheses per sentence, from which a model predicts the next ones."""
+    """The last tokens of `k` hypotheses per sentence, as input of a decoding step."""
 
     tokens: Int[Array, "b k"]
-    """The tokens; at position 0 the model uses its start token."""
+    """Last tokens; at position 0 the model uses its start token."""
     positions: Int[Array, " b"]
-    """The position of these tokens in each sentence, from 0."""
+    """Position of these tokens in each sentence, from 0."""
     clock: Int[Array, ""]
-    """The index of the step, which selects the position of the cache to write to."""
+    """Index of the step, which selects the cache position to write to."""
     ancestry_mask: Bool[Array, "b k t k"]
-    """`[b, j, t, i]`: the entry that slot `i` wrote at position `t` belongs to hypothesis `j`'s
-    history (its own entry at position `clock % t` included)."""
+    """`[b, j, t, i]`: whether the entry that slot `i` wrote at position `t` belongs to the history
+    of hypothesis `j`, which includes its entry at position `clock % t`."""
 
 
 class Axes(NamedTuple):
-    """The axes along which the arrays of a model become longer or shorter.
+    """The axes of variable length in the arrays of a model.
 
-    Both fields are trees like the arrays, with the index of an axis instead of each array.
-    They are hashable: tuples of tuples.
+    Both fields are trees with the structure of the arrays, and an axis index for each array. They
+    are tuples of tuples, and so hashable.
     """
 
     slots: Any
-    """The axis of the slots, for each array of a `Cache`."""
+    """Axis of the slots of each array in a `Cache`."""
     sources: Any
-    """The axis of a source's positions, for each array of a `Memory`."""
+    """Axis of the source positions of each array in a `Memory`."""
 
 
 @runtime_checkable
 class ScoringModel(Protocol):
-    """A model that computes the probabilities of targets, and shows its attention weights.
+    """A model that computes probabilities of targets, and attention weights.
 
-    Implementations are hashable, as compiled functions take them as static arguments. The
-    implementation for encoder-only models, `NetworkScoring`, is no `DecodingModel`.
+    Implementations are hashable, because compiled functions take them as static arguments.
+    `NetworkScoring` implements only this protocol, for encoder-only models.
     """
 
     def __hash__(self) -> int:
-        """Return the hash of the fields, which is a key of compiled programs."""
+        """Return the hash of the fields, for keys of compiled programs."""
 
     @property
     def longest_sentence(self) -> float:
@@ -152,39 +147,38 @@ class DecodingModel(ScoringModel, Protocol):
 
     @property
     def sources(self) -> SourceForm:
-        """Return the form of the sources that the model reads."""
+        """Return the format of the model's sources."""
 
     def axes(self, beam_size: int = 1) -> Axes:
         """Return the axes of slots and positions in the arrays of `empty_cache` and `memory`.
 
         Args:
-          beam_size: number of hypotheses of each sentence, on which only a cache depends.
+          beam_size: number of hypotheses per sentence, which only affects the cache.
         """
 
     def prepare(self, params: Parameters, quantize: Quantize) -> Parameters:
-        """Return the parameters in the form for `memory` and `step`.
+        """Convert the parameters for `memory` and `step`.
 
         Args:
-          quantize: the form of matrices in decoding.
+          quantize: the format of matrices in decoding.
         """
 
-    def empty_cache(self, rows: int, beam_size: int, room: int) -> Cache:
-        """Return the cache for the first `step`.
+    def empty_cache(self, rows: int, beam_size: int, capacity: int) -> Cache:
+        """Make the cache for the first `step`.
 
         Args:
-          beam_size: number k of hypotheses of each sentence.
-          room: positions of the ring buffer that `decoding.search` describes, one for each step. A
-            position has a slot for every hypothesis: there are `room * beam_size` slots, or fewer
-            if the model does not look back so far. Of `n` positions, step s writes to position s %
-            n.
+          beam_size: number k of hypotheses per sentence.
+          capacity: positions of the ring buffer that `decoding.search` describes, one per step. The
+            cache has `capacity * beam_size` slots, or fewer with an attention window. With n
+            positions, step s writes to position s % n.
         """
 
     def memory(self, params: Parameters, inputs: PyTree) -> Memory:
         """Compute the arrays of the sources for `step`, such as the encoder's output.
 
         Args:
-          params: the parameters, from `prepare`.
-          inputs: sources, one a row, from `sources`: for text, a `Sequence` of arrays `[b, s]`.
+          params: the parameters from `prepare`.
+          inputs: sources, one per row, from `sources`: for text, a `Sequence` of arrays `[b, s]`.
         """
 
     def step(
@@ -193,10 +187,9 @@ class DecodingModel(ScoringModel, Protocol):
         """Compute the logits of the next token of `k` hypotheses per sentence.
 
         Args:
-          params: the parameters, from `prepare`.
-          last: the hypotheses' last tokens.
-          cache: the cache from `empty_cache`, or from the previous step.
-          memory: the memory of the sources, from `memory`.
+          params: the parameters from `prepare`.
+          cache: the cache from `empty_cache` or the previous step.
+          memory: the result of `memory`.
 
         Returns:
           The unnormalized logits, and the cache after the step.

@@ -23,10 +23,10 @@ _loaded = cache(load_named)
 
 
 class TokenEmbedding(nn.Module):
-    """A `[vocab_size, d_model]` matrix, used as embedding and, when shared, as projection.
+    """A `[vocab_size, d_model]` matrix for embedding and, if shared, for the output projection.
 
-    Initial values are N(0, 1 / d_model): an embedding times sqrt(d_model) has unit variance, and so
-    has the logit of a unit-variance output. If `model.parametrisation` is not standard,
+    Initial values are N(0, 1 / d_model), so that embeddings times sqrt(d_model) have unit variance,
+    and so do the logits of unit-variance outputs. If `model.parametrisation` is not standard,
     `model.base_width` replaces d_model.
 
     Attributes:
@@ -46,7 +46,7 @@ class TokenEmbedding(nn.Module):
         self.embedding = make(self, "embedding", shape, ("vocab", "embed"), None, grows=False)
 
     def __call__(self, tokens: Int[Array, "b t"]) -> Float[Array, "b t d_model"]:
-        """Return the embeddings of `tokens`, times sqrt(d_model) (section 3.4) if configured."""
+        """Embed tokens; multiply by sqrt(d_model) (section 3.4) if configured."""
         table = self.matrix()
         if isinstance(table, Int8Matrix):
             # Take the rows first, so that only the embeddings of `tokens` are dequantized.
@@ -61,7 +61,7 @@ class TokenEmbedding(nn.Module):
         return embeddings.astype(self.config.dtype)
 
     def matrix(self) -> Float[Array, "vocab d_model"] | Int8Matrix:
-        """Return the matrix, which devices never split along `d_model`, for both of its uses."""
+        """Return the matrix for both uses; devices never split it along `d_model`."""
         table = self.embedding
         if isinstance(table, Int8Matrix):
             return Int8Matrix(*(constrain(x, "vocab", "channels") for x in table))
@@ -69,10 +69,10 @@ class TokenEmbedding(nn.Module):
 
 
 class PositionEncoding(nn.Module):
-    """The position encoding of a stack of layers, which `config` chooses from `POSITIONS`.
+    """The position encoding of a stack, one of `POSITIONS`.
 
-    The module adds sinusoids or a learned table to the embeddings. Rotary positions and a bias by
-    distance act only on self-attention, which reads them from its `Context`.
+    The module adds sinusoids or a learned table to the embeddings. Self-attention reads rotary
+    frequencies and distance biases from its `Context`.
 
     Attributes:
       config: sizes and options of the network.
@@ -106,10 +106,13 @@ class PositionEncoding(nn.Module):
     def __call__(
         self, x: Float[Array, "b t d_model"], positions: Int[Array, "b t"], length: int
     ) -> Float[Array, "b t d_model"]:
-        """Add to `x` the encoding of `positions`, all of which are below `length`.
+        """Add the encoding of `positions` to `x`.
 
-        A position past the end of a learned table gets the last row of the table. Only padding has
-        such positions, because `ModelConfig.longest_sentence` limits the tokens.
+        A position beyond a learned table gets the last row of the table. Only padding has such
+        positions, because `ModelConfig.longest_sentence` limits the tokens.
+
+        Args:
+          length: a number greater than all positions.
         """
         config, table = self.config, self.table
         if config.positions.sinusoids is not None:

@@ -29,26 +29,25 @@ from t2t_jax.modules.parameters import Parameters
 
 @dataclass(frozen=True)
 class Ensemble:
-    """Models that share a vocabulary and decode with the mean of their token probabilities.
+    """A `DecodingModel` that averages the token probabilities of several models.
 
-    An ensemble is a `DecodingModel`. Its logits are the logarithms of the mean
-    probabilities, its cache and memory are tuples with one entry for each member, and its
-    parameters come from `join_parameters`.
+    The logits are the logarithms of the mean probabilities. Cache and memory are tuples with one
+    entry per member. The parameters come from `join_parameters`.
 
     Attributes:
-      members: the models, of any sizes and network families.
+      members: models with the same vocabulary, of any sizes and architectures.
     """
 
     members: tuple[DecodingModel, ...]
 
     @property
     def longest_sentence(self) -> float:
-        """Return the most tokens of a sentence that every member has positions for."""
+        """Return the maximum sentence length in tokens that every member supports."""
         return min(member.longest_sentence for member in self.members)
 
     @property
     def sources(self) -> SourceForm:
-        """Return the form of the first member's sources, which all members read."""
+        """Return the form of sources, which is the same for all members."""
         return self.members[0].sources
 
     def axes(self, beam_size: int = 1) -> Axes:
@@ -62,9 +61,9 @@ class Ensemble:
             member.prepare(p, quantize) for member, p in self._members_with(params)
         )
 
-    def empty_cache(self, rows: int, beam_size: int, room: int) -> Cache:
+    def empty_cache(self, rows: int, beam_size: int, capacity: int) -> Cache:
         """See `DecodingModel.empty_cache`."""
-        return tuple(member.empty_cache(rows, beam_size, room) for member in self.members)
+        return tuple(member.empty_cache(rows, beam_size, capacity) for member in self.members)
 
     def memory(self, params: Parameters, inputs: PyTree) -> tuple[Memory, ...]:
         """See `DecodingModel.memory`."""
@@ -92,7 +91,7 @@ class Ensemble:
         return label_smoothed_cross_entropy(self.logits(params, batch), tokens, label_smoothing)
 
     def attention_weights(self, params: Parameters, batch: Batch) -> AttentionWeights:
-        """Refuse to return attention weights, as each member has separate ones."""
+        """Raise a `UserError`, because the members have separate attention weights."""
         raise UserError(
             f"an ensemble of {len(self.members)} models has no attention weights, as each has its "
             "own; look at one of the models at a time"
@@ -103,17 +102,17 @@ class Ensemble:
 
 
 def log_mean(logits: SequenceOf[Float[Array, "*t v"]]) -> Float32[Array, "*t v"]:
-    """Return the logarithm of the mean probabilities of several models.
+    """Compute the logarithm of the mean probabilities of several models.
 
     Args:
-      logits: the logits of each model, which need not be normalized.
+      logits: the unnormalized logits of each model.
     """
     # `logaddexp` stays in log space, where small probabilities do not underflow.
-    log_probs = (jax.nn.log_softmax(one.astype(jnp.float32)) for one in logits)
+    log_probs = (jax.nn.log_softmax(x.astype(jnp.float32)) for x in logits)
     return reduce(jnp.logaddexp, log_probs) - math.log(len(logits))
 
 
 def join_parameters(members: Iterable[Parameters]) -> Parameters:
-    """Return the parameters of an `Ensemble` from its members', in order."""
+    """Join the parameters of models into the parameters of an `Ensemble`."""
     # JAX sorts the keys of a dictionary; zero-padded numbers keep the order of the members.
     return {f"{index:04}": params for index, params in enumerate(members)}

@@ -1,7 +1,7 @@
 """The position-wise feed-forward network (section 3.3), with or without a gate.
 
-Read `modules.attention`, the other sub-layer, before this file. `functional.feed_forward` computes
-equation 2 for plain arrays. The next file is `modules.layers`, which joins both sub-layers.
+Read `modules.attention` before this file. `functional.feed_forward` computes equation 2 for plain
+arrays. The next file, `modules.layers`, joins both sub-layers.
 """
 
 from functools import partial

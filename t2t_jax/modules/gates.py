@@ -1,8 +1,8 @@
-"""Gates on attention heads, which let a model run without some heads (Michel et al. 2019).
+"""Mask attention heads of a trained model with gates (Michel et al. 2019).
 
 The output of multi-head attention is the sum of head_i W_i^O over the heads, where W_i^O are the
-rows of W^O that belong to head i (section 3.2.2). A gate is therefore a factor on these rows of
-W^O, which changes the parameters but not the network.
+rows of W^O for head i (section 3.2.2). Multiplying these rows by a gate changes the parameters, but
+not the network.
 """
 
 from typing import NamedTuple
@@ -36,7 +36,7 @@ PLACES: dict[Part, tuple[str, str]] = {
 
 
 def open_gates(model: ModelConfig) -> HeadGates:
-    """Return gates of 1, which keep every head unchanged.
+    """Make gates of 1, which keep every head unchanged.
 
     Args:
       model: a config with an encoder and a decoder.
@@ -46,8 +46,8 @@ def open_gates(model: ModelConfig) -> HeadGates:
     return HeadGates(*map(jnp.ones, zip((n, m, m), heads, strict=True)))
 
 
-def gated(params: Parameters, gates: HeadGates) -> Parameters:
-    """Multiply the output of every head of a model by its gate, in the parameters.
+def apply_gates(params: Parameters, gates: HeadGates) -> Parameters:
+    """Multiply the rows of W^O for every head by the gate of the head.
 
     Args:
       params: the training parameters, with stacked layers.

@@ -1,7 +1,7 @@
-"""Flax's method interceptors in compiled programs and in other threads.
+"""Support Flax method interceptors in compiled programs and in other threads.
 
-`flax.linen.intercept_methods` keeps interceptors in a stack of the calling thread. `jax.jit` does
-not know this stack: it would reuse a program that was compiled under other interceptors.
+`flax.linen.intercept_methods` keeps a stack of interceptors per thread. `jax.jit` ignores this
+stack, and would reuse a program that was compiled with other interceptors.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from flax.linen.module import _global_interceptor_stack as _stack  # it has no p
 _T = TypeVar("_T")
 
 Interceptors: TypeAlias = tuple[Callable[..., Any], ...]
-"""Interceptors, the outermost `with` statement first."""
+"""Interceptors, outermost first."""
 
 
 def current_interceptors() -> Interceptors:
@@ -35,28 +35,28 @@ def only_interceptors(interceptors: Interceptors) -> Iterator[None]:
 
 
 def in_other_thread(function: Callable[..., _T]) -> Callable[..., _T]:
-    """Return a function that applies the caller's tracing context in the thread that calls it.
+    """Wrap a function to run with the tracing context of the current thread in another thread.
 
-    The context is interceptors and `jax.default_matmul_precision`, both of which are per thread.
+    The context is the interceptors and `jax.default_matmul_precision`, which are per thread.
     """
     config: Any = jax.config
     interceptors, precision = current_interceptors(), config.jax_default_matmul_precision
 
-    def called(*args: object) -> _T:
+    def call(*args: object) -> _T:
         with only_interceptors(interceptors), jax.default_matmul_precision(precision):
             return function(*args)
 
-    return called
+    return call
 
 
 class InterceptedJit:
-    """A function compiled by `jax.jit`, with separate programs for each stack of interceptors.
+    """A function compiled by `jax.jit`, with a separate program per stack of interceptors.
 
-    Other attributes, such as `lower`, are those of `jax.jit` under the current interceptors.
+    Other attributes, such as `lower`, belong to the program for the current interceptors.
     """
 
     def __init__(self, function: Callable[..., object], **options: Any) -> None:
-        """Compile nothing yet.
+        """Wrap a function without compiling it.
 
         Args:
           function: a function that may call methods of Flax modules.

@@ -1,10 +1,9 @@
-"""Decoder-only models, which read source and target as one sequence, and their decoding.
+"""Decoder-only models, in training and in decoding.
 
 Read `modules.transformer` before this file. The next file, `modules.models`, builds networks.
 
-The model is the paper's decoder without cross-attention (Liu et al. 2018, "Generating Wikipedia by
-Summarizing Long Sequences", section 4.2.3; GPT, Radford et al. 2018). In a batch row, the tokens of
-a target follow the tokens of its source::
+The model is the paper's decoder without cross-attention (Liu et al. 2018, section 4.2.3; GPT,
+Radford et al. 2018). In a batch row, each target follows its source::
 
     source             target              what the layers read            what they predict
     s1 s2 </s>         t1 t2 </s>          s1 s2 </s> t1 t2 </s>           .  .  t1 t2 </s> .
@@ -31,17 +30,17 @@ from t2t_jax.modules.transformer import DecoderNetwork, StepInput
 
 
 class Joined(NamedTuple):
-    """Sources and targets in one sequence: each target follows its source in the batch row."""
+    """Batch rows in which each target follows its source."""
 
     tokens: Int[Array, "b l"]
-    """Ids, padded at the end of the row."""
+    """Ids, with padding at the end."""
     segments: Int[Array, "b l"]
     """Index of the pair in its batch row, from 1; 0 is padding."""
     positions: Int[Array, "b l"]
     """Position in the pair, from 0."""
-    of_source: Bool[Array, "b l"]
+    is_source: Bool[Array, "b l"]
     """Whether a token belongs to a source."""
-    places: Int[Array, "b t"]
+    target_indices: Int[Array, "b t"]
     """Index of each target token in the joined row."""
 
 
@@ -66,38 +65,38 @@ def joined_pairs(batch: Batch) -> Joined:
     # The distance to the start of the pair, which is the latest start so far.
     positions = index - jax.lax.cummax(jnp.where(begins, index, 0), axis=1)
     positions = jnp.where(segments == 0, 0, positions)
-    of_source = (order < sources) & (segments != 0)
-    return Joined(tokens, segments, positions, of_source, target_indices)
+    is_source = (order < sources) & (segments != 0)
+    return Joined(tokens, segments, positions, is_source, target_indices)
 
 
 def prefix_mask(
-    segments: Int[Array, "b l"], of_source: Bool[Array, "b l"], window: int | None
+    segments: Int[Array, "b l"], is_source: Bool[Array, "b l"], window: int | None
 ) -> Bool[Array, "b 1 l l"]:
-    """Return the mask of a prefix language model (Raffel et al. 2020, figure 4, right).
+    """Make the mask of a prefix language model (Raffel et al. 2020, figure 4, right).
 
     Every position attends to earlier positions. Source positions attend to the whole source.
 
     Args:
       segments: index of the pair of each position; 0 is padding.
-      of_source: whether a position belongs to a source.
-      window: see `functional.masks.window_mask`; None means no bound.
+      is_source: whether a position belongs to a source.
+      window: see `functional.masks.window_mask`; None means no limit.
     """
-    same = masks.segment_mask(segments, segments)
-    sources = of_source[:, None, :, None] & of_source[:, None, None, :]
+    same_pair = masks.segment_mask(segments, segments)
+    sources = is_source[:, None, :, None] & is_source[:, None, None, :]
     length = segments.shape[1]
-    mask = same & (masks.causal_mask(length) | sources)
+    mask = same_pair & (masks.causal_mask(length) | sources)
     if window is not None:
         mask &= masks.window_mask(masks.distances(length, length), window)
     return mask
 
 
 class Prompt(NamedTuple):
-    """The arrays of the sources for decoding, shared by all hypotheses of a source."""
+    """The sources in decoding, shared by all hypotheses of a source."""
 
     keys_values: tuple[CachedKeysValues, ...]
-    """Keys and values of the sources' tokens, for each layer."""
+    """Keys and values of the source tokens in each layer."""
     tokens: Int[Array, "b s"]
-    """The source tokens; the first step reads the last one and predicts the first target token."""
+    """Source tokens; the first step reads the last one and predicts the first target token."""
     is_real: Bool[Array, "b s"]
     """False at padding."""
 
@@ -112,31 +111,31 @@ class LanguageModel(DecoderNetwork):
         check_ids("inputs.tokens", batch.inputs.tokens, self.vocab_size)
         has_sources = batch.inputs.tokens.shape[1] > 0
         if has_sources:
-            tokens, segments, positions, of_source, places = joined_pairs(batch)
+            tokens, segments, positions, is_source, target_indices = joined_pairs(batch)
         else:
             _, segments, positions = batch.targets
             tokens = self.previous_tokens(batch.targets)
-            of_source = jnp.zeros(tokens.shape, bool)
-        mask = self.sequence_mask(segments, of_source)
+            is_source = jnp.zeros(tokens.shape, bool)
+        mask = self.sequence_mask(segments, is_source)
         context = self.context("target", positions, mask, base)
         x = self.with_positions("target", self.embed_targets(tokens), context)
         x = self.decoder(self.embedding_dropout(x, context), context)
         if not has_sources:
             return x
         # The position before a target token predicts it. Only padding has no such position.
-        before = jnp.maximum(places - 1, 0)
-        return jnp.take_along_axis(x, before[:, :, None], axis=1)
+        predictors = jnp.maximum(target_indices - 1, 0)
+        return jnp.take_along_axis(x, predictors[:, :, None], axis=1)
 
-    def sequence_mask(self, segments: Int[Array, "b l"], of_source: Bool[Array, "b l"]) -> Mask:
-        """Return the mask of self-attention.
+    def sequence_mask(self, segments: Int[Array, "b l"], is_source: Bool[Array, "b l"]) -> Mask:
+        """Make the mask of self-attention.
 
         Args:
           segments: index of the pair of each position; 0 is padding.
-          of_source: whether a position belongs to a source.
+          is_source: whether a position belongs to a source.
         """
         window = self.config.attention_window
         if self.config.prefix_attention:
-            return prefix_mask(segments, of_source, window)
+            return prefix_mask(segments, is_source, window)
         return masks.attention_mask(segments, segments, causal=True, window=window)
 
     def memory(self, inputs: Sequence) -> Prompt:
@@ -161,8 +160,8 @@ class LanguageModel(DecoderNetwork):
             if (window := self.config.attention_window) is not None:
                 mask &= offsets[:, 0] < window
             # The position of the query differs between batch rows, so the bias does too.
-            added = None if bias is None else jax.vmap(bias)(offsets)
-            return tuple(SourceCache(x, mask[:, None, None], added) for x in memory.keys_values)
+            biases = None if bias is None else jax.vmap(bias)(offsets)
+            return tuple(SourceCache(x, mask[:, None, None], biases) for x in memory.keys_values)
 
         return StepInput(tokens, jnp.broadcast_to(now[:, None], tokens.shape), length, sources)
 
@@ -173,27 +172,28 @@ class LanguageModelDecoding(CachedDecoding):
 
     def axes(self, beam_size: int = 1) -> Axes:
         """See `DecodingModel.axes`."""
-        each_layer = axes_of("turned", self.network.config.stacks[-1].num_layers)
-        return Axes(slots=each_layer, sources=cast(Any, Prompt)(each_layer, 1, 1))
+        axes = axes_of("turned", self.network.config.stacks[-1].num_layers)
+        return Axes(slots=axes, sources=cast(Any, Prompt)(axes, 1, 1))
 
     def attention_weights(self, params: Parameters, batch: Batch) -> AttentionWeights:
-        """Split self-attention into the three kinds of attention of an encoder-decoder.
+        """Split self-attention weights into `encoder`, `decoder` and `cross`.
 
         `encoder` has the weights between source tokens. The queries of `decoder` and `cross` are
-        the positions that predict target tokens. `cross` has the weights of the whole source, and
-        `decoder` has no weight on the last source token: both together sum to 1.
+        the positions that predict target tokens. `cross` has the weights of all source tokens;
+        `decoder` has weight 0 on the last source token. The weights of `decoder` and `cross`
+        together sum to 1.
 
         Args:
           batch: sources `[b, s]` and targets `[b, t]`, one pair per batch row.
         """
         weights = super().attention_weights(params, batch)["decoder"]
         length = batch.inputs.tokens.shape[1]
-        places = joined_pairs(batch).places - 1
-        queries = jnp.take_along_axis(weights, places[None, :, None, :, None], axis=3)
-        of_source = (batch.inputs.segments != 0)[None, :, None, None, :]
-        own = jnp.take_along_axis(queries, places[None, :, None, None, :], axis=4)
+        predictors = joined_pairs(batch).target_indices - 1
+        queries = jnp.take_along_axis(weights, predictors[None, :, None, :, None], axis=3)
+        is_source = (batch.inputs.segments != 0)[None, :, None, None, :]
+        decoder = jnp.take_along_axis(queries, predictors[None, :, None, None, :], axis=4)
         return {
-            "encoder": weights[:, :, :, :length, :length] * of_source,
-            "decoder": own.at[..., 0].set(0),
-            "cross": queries[..., :length] * of_source,
+            "encoder": weights[:, :, :, :length, :length] * is_source,
+            "decoder": decoder.at[..., 0].set(0),
+            "cross": queries[..., :length] * is_source,
         }

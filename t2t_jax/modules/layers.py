@@ -23,7 +23,7 @@ from t2t_jax.modules.feed_forward import FeedForward
 from t2t_jax.parallel.axes import constrain
 
 Sublayer: TypeAlias = Callable[[Float[Array, "b t d_model"]], Float[Array, "b t d_model"]]
-"""A sub-layer as a function of its input, which a residual connection wraps."""
+"""A sub-layer inside a residual connection."""
 
 
 class Dropout(nn.Module):
@@ -78,9 +78,9 @@ class Residual(nn.Module):
 
 
 class Layer(nn.Module):
-    """A layer: self-attention, cross-attention if the stack has it, and a feed-forward network.
+    """A layer: self-attention, cross-attention in a decoder, and a feed-forward network.
 
-    A residual connection wraps each sub-layer. The stack's `initial_gain` scales the initial W^V,
+    Each sub-layer has a residual connection. The stack's `initial_gain` scales the initial W^V,
     W^O and feed-forward matrices (DeepNorm, Wang et al. 2022, figure 2).
 
     Attributes:
@@ -132,15 +132,14 @@ class Layer(nn.Module):
     def prefill(
         self, x: Float[Array, "b s d_model"], context: Context
     ) -> tuple[Float[Array, "b s d_model"], RememberedKeysValues]:
-        """Compute the keys and values of the sources, which decoding computes only once.
+        """Compute the keys and values of the sources, once for all decoding steps.
 
         Args:
-          x: the encoder's output, if the layer has cross-attention. Otherwise the sources, at the
-            input of the layer.
+          x: the encoder's output; without cross-attention, the layer's input at the source tokens.
           context: context of the stack.
 
         Returns:
-          The input of the next layer (`x`, or the layer's output without cross-attention), and the
+          The input of the next layer (`x`, or without cross-attention the layer's output), and the
           keys and values.
         """
         if self.stack.cross_attention is not None:
@@ -168,25 +167,25 @@ class Layer(nn.Module):
         Args:
           x: the output of the previous layer.
           cache: keys and values of earlier positions.
-          source: keys and values of the sources, one copy per sentence, for cross-attention or, in
-            a layer without cross-attention, for self-attention.
+          source: keys and values of the sources, one copy per sentence, for cross-attention or,
+            in a layer without cross-attention, for self-attention.
           write_at: first slot of the `k` new entries.
-          context: context of the stack; its mask selects the slots that each hypothesis attends to.
+          context: its mask selects the slots that each hypothesis attends to.
 
         Returns:
           The layer's output, and its cache with the new entries; see `MultiHeadAttention.step`.
         """
-        before, cross_attend = None, None
+        prefix, cross_attend = None, None
         if self.stack.cross_attention is None:
             keys, values = source.keys_values
-            before = CachedEntries(keys, values, source.mask, source.bias)
+            prefix = CachedEntries(keys, values, source.mask, source.bias)
         else:
             attention = self.cross_attention
             cross_attend = partial(attention.step_to_encoded, source=source, context=context)
 
         def attend_to_cache(y: Float[Array, "b k d_model"]) -> Float[Array, "b k d_model"]:
             nonlocal cache
-            y, cache = self.self_attention.step(y, cache, write_at, context, before)
+            y, cache = self.self_attention.step(y, cache, write_at, context, prefix)
             return y
 
         return self._sublayers(x, attend_to_cache, cross_attend, context), cache

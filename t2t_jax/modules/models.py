@@ -30,7 +30,7 @@ def build(
     """Build the network of a config as a Flax Linen module, for any devices.
 
     `init` returns plain parameters, and `apply` returns logits. Training uses `make_model`, which
-    chooses kernels for the devices and creates the same parameters.
+    chooses fast kernels for the devices and has the same parameters.
 
     Args:
       config: the config of a run, or its `model`, such as an `EncoderDecoderConfig`.
@@ -64,9 +64,9 @@ def make_model(config: Config, vocab_size: int, mesh: Mesh | None) -> Network:
     """Make the network of a run, for training.
 
     Args:
-      config: the config of the run, `settled`. The network of a config that is not settled, and
-        leaves the dtype open, computes in float32.
-      mesh: the devices that the network runs on; None means any; see `kernels_of`.
+      config: the config of the run, `settled`. If the dtype is not settled, the network computes in
+        float32.
+      mesh: the devices that the network runs on; None is any; see `kernels_of`.
     """
     model, kernels = config.model, kernels_of(mesh, config.model.dtype)
     if config.parallel.backend == "pmap":  # each device runs a separate program
@@ -79,7 +79,7 @@ def make_scoring_model(model: ModelConfig, vocab_size: int, mesh: Mesh | None) -
 
     Args:
       model: sizes and options of the network, `settled`, as for `make_model`.
-      mesh: the devices that the network runs on; None means any; see `kernels_of`.
+      mesh: see `make_model`.
     """
     network = _network(model, vocab_size, kernels_of(mesh, model.dtype), mesh, "none")
     return load(families.FAMILIES[model.architecture].scoring)(network)

@@ -1,9 +1,8 @@
 """Load and check the functions that a config names, such as activations, norms and scores.
 
-Users can register functions, which `function_problems` checks. Training computes many positions at
-once. Decoding computes one query at a time, over keys in a ring buffer, and separates heads that
-share keys. A function that depends on other positions, their number or their index would therefore
-give different results in training and in decoding.
+`function_problems` checks the functions that users register. Training computes many positions at
+once; decoding computes one query at a time, over keys in a ring buffer. Therefore, a function that
+depends on other positions, their number or their index would give different results in decoding.
 """
 
 import itertools
@@ -27,10 +26,11 @@ from t2t_jax.kernels.reference import Score
 def call(
     entry: Entry, shape: Sequence[int], dtype: DTypeLike, *arrays: Array, **options: Array | float
 ) -> Array:
-    """Call a named function on arrays, and check the result of a function that a user registered.
+    """Call a named function on arrays; check and convert the result of a registered function.
 
     Args:
-      dtype: the dtype to convert the result to.
+      shape: the required shape of the result.
+      dtype: the dtype of the result.
     """
     function = entry.load()
     # Only a registered function has a title; the library's own functions need no check.
@@ -63,11 +63,11 @@ def elementwise(entry: Entry) -> Activation:
 
 
 def score_function(entry: Entry, parameters: Mapping[str, Array]) -> Score:
-    """Return a score function of attention other than the dot product.
+    """Return a score function of attention with its learned parameters.
 
     Args:
-      entry: the row of `SCORE_FUNCTIONS`.
-      parameters: the learned parameters of the function.
+      entry: the entry of `SCORE_FUNCTIONS`, other than the dot product.
+      parameters: the learned parameters.
     """
     # `tree_util.Partial` is a pytree, so the parameters can pass through JAX transformations.
     return jax.tree_util.Partial(partial(_scores, entry), **parameters)
@@ -87,8 +87,8 @@ _AXES = {
     "query_key_norm": "bthd,->bthd",
     "score_function": "bqhd,bkhd,h->bhqk",
 }
-"""The axes of the arguments, of the learned arrays and of the result. Declared axes of learned
-arrays are omitted. Axes w and d are whole vectors."""
+"""Axes of the arguments, of the learned parameters (without their declared axes) and of the result.
+Axes w and d are whole vectors."""
 _RULES = {
     "feed_forward": "an activation may depend only on the number that it is applied to",
     "norm": "a norm may depend only on the vector that it normalises and on what it learns",
@@ -106,94 +106,93 @@ _TOLERANCE, _NUDGE, _ROUNDINGS = 1e-4, np.float32(1 + 1e-6), 4
 def function_problems(config: Config, *, is_run: bool = True) -> Iterator[str]:
     """Yield a message for each registered function that differs between training and decoding.
 
-    The check computes small random arrays at once and position by position, and compares the
-    results. A process checks each function once per model config.
+    The check compares results for small random arrays, computed at once and position by position.
 
     Args:
       is_run: whether to run the functions; False only traces and differentiates them.
     """
     for name, entry in named_entries(config).items():
-        of_heads = name == "norm" and config.model.query_key_norm
-        for use in (name, "query_key_norm") if of_heads else (name,):
+        has_heads = name == "norm" and config.model.query_key_norm
+        for use in (name, "query_key_norm") if has_heads else (name,):
             if problem := _problem(entry, _AXES[use], _RULES[name], config.model, is_run=is_run):
                 yield problem
 
 
 @cache
 def _problem(entry: Entry, axes: str, rule: str, model: ModelConfig, *, is_run: bool) -> str | None:
-    *of_arrays, of_learned, of_result = axes.replace("->", ",").split(",")
-    separate = [axis for axis in of_result if axis not in "wd"]
+    *array_axes, parameter_axes, result_axes = axes.replace("->", ",").split(",")
+    loop_axes = [axis for axis in result_axes if axis not in "wd"]
     sizes = _sizes(model)
-    counts, shape = ([sizes[axis] for axis in group] for group in (separate, of_result))
-    arrays, learned = _random_arrays(entry, of_arrays, of_learned, sizes)
+    counts, shape = ([sizes[axis] for axis in group] for group in (loop_axes, result_axes))
+    arrays, params = _random_arrays(entry, array_axes, parameter_axes, sizes)
     options = {"epsilon": model.norm_epsilon} if rule == _RULES["norm"] else {}
 
-    def apply(shape: Sequence[int], arrays: Sequence[Array], learned: Mapping[str, Array]) -> Array:
-        return call(entry, shape, jnp.float32, *arrays, **learned, **options)
+    def apply(shape: Sequence[int], arrays: Sequence[Array], params: Mapping[str, Array]) -> Array:
+        return call(entry, shape, jnp.float32, *arrays, **params, **options)
 
-    def one(arrays: Sequence[Array], learned: Mapping[str, Array], number: Array) -> Array:
-        indices = dict(zip(separate, jnp.unravel_index(number, counts), strict=True))
-        parts = [_part(x, own, indices) for x, own in zip(arrays, of_arrays, strict=True)]
-        of_part = {name: _part(x, of_learned, indices) for name, x in learned.items()}
-        return apply([1 if a in separate else sizes[a] for a in of_result], parts, of_part)
+    def apply_at(arrays: Sequence[Array], params: Mapping[str, Array], number: Array) -> Array:
+        indices = dict(zip(loop_axes, jnp.unravel_index(number, counts), strict=True))
+        slices = [_slice(x, axes, indices) for x, axes in zip(arrays, array_axes, strict=True)]
+        params = {name: _slice(x, parameter_axes, indices) for name, x in params.items()}
+        return apply([1 if a in loop_axes else sizes[a] for a in result_axes], slices, params)
 
     @jax.jit
-    def results(arrays: Sequence[Array], learned: Mapping[str, Array]) -> PyTree[Array]:
-        values, pullback = jax.vjp(partial(apply, shape), arrays, learned)
+    def results(arrays: Sequence[Array], params: Mapping[str, Array]) -> PyTree[Array]:
+        values, pullback = jax.vjp(partial(apply, shape), arrays, params)
         # A loop instead of `vmap`, because a user's kernels may have no batching rule.
-        parts = jax.lax.map(partial(one, arrays, learned), jnp.arange(math.prod(counts)))
-        return values, parts.reshape(shape), pullback(jnp.ones_like(values))
+        slices = jax.lax.map(partial(apply_at, arrays, params), jnp.arange(math.prod(counts)))
+        return values, slices.reshape(shape), pullback(jnp.ones_like(values))
 
     try:
         if not is_run:
-            jax.eval_shape(results, arrays, learned)
+            jax.eval_shape(results, arrays, params)
             return None
         with jax.default_matmul_precision("highest"):
-            values, parts, gradients = jax.device_get(results(arrays, learned))
-            nudged, *_ = jax.device_get(results([x * _NUDGE for x in arrays], learned))
+            values, slices, gradients = jax.device_get(results(arrays, params))
+            nudged, *_ = jax.device_get(results([x * _NUDGE for x in arrays], params))
     except UserError as error:
         return str(error)
-    except Exception as error:  # of JAX, which may be unable to differentiate the function
+    except Exception as error:  # JAX cannot differentiate the function
         return f"{entry.title} cannot be differentiated: {in_one_line(error)[:300]}; mend it"
     if not all(np.isfinite(x).all() for x in jax.tree.leaves((values, gradients))):
         return f"{entry.title} has values or gradients that are not finite; mend the function"
-    differences = np.nan_to_num(abs(values - parts), nan=np.inf)
+    differences = np.nan_to_num(abs(values - slices), nan=np.inf)
     worst = np.unravel_index(differences.argmax(), differences.shape)
     allowed = _TOLERANCE * abs(values).max() + _ROUNDINGS * abs(values - nudged).max()
     if differences[worst] <= allowed:
         return None
     return (
         f"{entry.title} gives {values[worst]:.6g} where it is computed together with others, and "
-        f"{parts[worst]:.6g} where it is computed by itself, as in decoding; {rule}, and not on a "
+        f"{slices[worst]:.6g} where it is computed by itself, as in decoding; {rule}, and not on a "
         "state or random numbers; mend the function"
     )
 
 
 def _sizes(model: ModelConfig) -> dict[str, int]:
-    """Return the size of each axis. All sizes differ, so that swapped axes change the shape."""
+    """Choose different sizes for all axes, so that swapped axes change the shape."""
     large = {"w": model.d_model, "h": model.attention.num_heads, "d": model.attention.d_k}
     small = (size for size in itertools.count(2) if size not in large.values())
     return large | dict(zip("btcqk", small, strict=False))
 
 
 def _random_arrays(
-    entry: Entry, of_arrays: Sequence[str], of_learned: str, sizes: Mapping[str, int]
+    entry: Entry, array_axes: Sequence[str], parameter_axes: str, sizes: Mapping[str, int]
 ) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
-    """Draw random inputs of a function, and parameters around their initial means.
+    """Draw random inputs and parameters of a function.
 
-    A parameter that is 0 may have no effect, so every parameter gets noise. Noise around a
-    constant is smaller than the constant, whose sign may matter.
+    Parameters are initial means with noise, because a parameter 0 may have no effect. The noise is
+    too small to change the sign of a parameter.
     """
-    rng, learned = np.random.default_rng(0), {}
-    arrays = [rng.standard_normal([sizes[a] for a in axes], np.float32) for axes in of_arrays]
+    rng, params = np.random.default_rng(0), {}
+    arrays = [rng.standard_normal([sizes[a] for a in axes], np.float32) for axes in array_axes]
     for name, (shape, mean, deviation) in entry.learned(arrays[0].shape[-1]).items():
-        drawn = rng.uniform(-1, 1, (*[sizes[axis] for axis in of_learned], *shape))
-        drawn = mean + (deviation or abs(mean) / 2 or 0.5) * drawn
-        learned[name] = np.asarray(drawn, np.float32)
-    return arrays, learned
+        noise = rng.uniform(-1, 1, (*[sizes[axis] for axis in parameter_axes], *shape))
+        values = mean + (deviation or abs(mean) / 2 or 0.5) * noise
+        params[name] = np.asarray(values, np.float32)
+    return arrays, params
 
 
-def _part(x: Array, axes: str, indices: Mapping[str, Array]) -> Array:
+def _slice(x: Array, axes: str, indices: Mapping[str, Array]) -> Array:
     for axis in set(axes) & set(indices):
         x = jax.lax.dynamic_slice_in_dim(x, indices[axis], 1, axes.index(axis))
     return x

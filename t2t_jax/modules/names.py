@@ -1,7 +1,7 @@
 """The parameters of a model under the names of the paper.
 
-Training keeps a parameter of all layers of a stack in one array, because it scans over the layers.
-The functions of this module use a separate array for each layer:
+Training scans over the layers of a stack, so one array holds a parameter of all layers. This module
+uses a separate array for each layer:
 
     embedding                               the shared matrix of section 3.4: [vocab_size, d_model]
     encoder.layers.0.self_attention.W_Q     W_i^Q of section 3.2.2, heads side by side
@@ -37,7 +37,7 @@ _LAST = {
 
 
 def named_arrays(params: Mapping[str, PyTree]) -> dict[str, Float32[np.ndarray, "..."]]:
-    """Copy the parameters to the host, as one array per layer and name.
+    """Copy the parameters to the host, one array per name and layer.
 
     Args:
       params: the training parameters of one model.
@@ -46,10 +46,10 @@ def named_arrays(params: Mapping[str, PyTree]) -> dict[str, Float32[np.ndarray, 
       UserError: `params` are not a dictionary of parameters, or belong to an ensemble.
     """
     arrays = {}
-    for path, stacked in _parameters(params):
-        whole = np.asarray(stacked, np.float32)
-        for name, layer in _names(path, whole.shape):
-            arrays[name] = np.array(whole if layer is None else whole[layer])
+    for path, param in _parameters(params):
+        array = np.asarray(param, np.float32)
+        for name, layer in _names(path, array.shape):
+            arrays[name] = np.array(array if layer is None else array[layer])
     return arrays
 
 
@@ -68,9 +68,9 @@ def parameters_of(arrays: Arrays, like: Mapping[str, PyTree]) -> dict[str, PyTre
     """
     params: dict[tuple[str, ...], np.ndarray] = {}
     unused = set(arrays)
-    for path, wanted in flatten_dict(like).items():
-        names = list(_names(path, wanted.shape))
-        layers = [_find(arrays, name, wanted.shape, layer) for name, layer in names]
+    for path, expected in flatten_dict(like).items():
+        names = list(_names(path, expected.shape))
+        layers = [_find(arrays, name, expected.shape, layer) for name, layer in names]
         unused -= {name for name, _ in names}
         params[path] = layers[0] if names[0][1] is None else np.stack(layers)
     if unused:
@@ -79,25 +79,25 @@ def parameters_of(arrays: Arrays, like: Mapping[str, PyTree]) -> dict[str, PyTre
 
 
 def parameter_table(params: Mapping[str, PyTree]) -> str:
-    """Return the names, shapes and numbers of parameters as lines of text.
+    """Format names, shapes and parameter counts as a table.
 
     Equal parameters of the layers of a stack share a line, as in
     `encoder.layers.0-5.self_attention.W_Q  [512, 512]  6 x  1,572,864`. The last line has the sum.
 
     Args:
-      params: the parameters of one model as training has them, or a `jax.ShapeDtypeStruct` for
-        each, as `jax.eval_shape(model.init, key, batch)["params"]` gives without computing any.
+      params: the training parameters of one model, or their `jax.ShapeDtypeStruct`s from
+        `jax.eval_shape(model.init, key, batch)["params"]`.
 
     Raises:
       UserError: see `named_arrays`.
     """
     rows = []
     for path, array in _parameters(params):
-        (name, first), *others = _names(path, array.shape)
+        (name, first_layer), *later_names = _names(path, array.shape)
         shape, times = array.shape, ""
-        if first is not None:
-            shape, times = shape[1:], f"{len(others) + 1} x" if others else ""
-            last = f"-{len(others)}" if others else ""
+        if first_layer is not None:
+            shape, times = shape[1:], f"{len(later_names) + 1} x" if later_names else ""
+            last = f"-{len(later_names)}" if later_names else ""
             name = name.replace(".layers.0.", f".layers.0{last}.", 1)
         rows.append((name, str(list(shape)), times, math.prod(array.shape)))
     rows.append(("in all", "", "", sum(row[-1] for row in rows)))
@@ -121,11 +121,11 @@ def _parameters(params: Mapping[str, PyTree]) -> Iterator[tuple[tuple[str, ...],
     yield from flatten_dict(params).items()
 
 
-def _find(arrays: Arrays, name: str, wanted: tuple[int, ...], layer: int | None) -> np.ndarray:
+def _find(arrays: Arrays, name: str, shape: tuple[int, ...], layer: int | None) -> np.ndarray:
     """Return an array by name, or raise `UserError` if it is missing or has a wrong shape."""
     if name not in arrays:
         raise UserError(f"there is no array {name}, which is a parameter of the model")
-    array, shape = arrays[name], wanted if layer is None else wanted[1:]
+    array, shape = arrays[name], shape if layer is None else shape[1:]
     if array.shape != shape:
         raise UserError(f"the array {name} has shape {array.shape}, and in the model {shape}")
     return np.asarray(array, np.float32)
@@ -136,9 +136,9 @@ def _names(path: tuple[str, ...], shape: tuple[int, ...]) -> Iterator[tuple[str,
     if path[1:2] != ("layers",):
         yield ".".join(_paper(path)), None
         return
-    stack, layers, *rest = path
+    stack, layers, *modules = path
     for layer in range(shape[0]):
-        yield ".".join([stack, layers, str(layer), *_paper(tuple(rest))]), layer
+        yield ".".join([stack, layers, str(layer), *_paper(tuple(modules))]), layer
 
 
 def _paper(path: tuple[str, ...]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The protocol of networks for training, and the parameters of a network."""
+"""The protocol of networks for training, and their initial parameters."""
 
 from functools import cache, partial
 from typing import Any, Protocol, runtime_checkable
@@ -16,14 +16,14 @@ from t2t_jax.parallel import axes, jax_settings
 
 @runtime_checkable
 class Network(Protocol):
-    """A network that can be trained: a Flax module with these fields and methods.
+    """A network for training: a Flax module with these fields and methods.
 
-    The paper's network is in `modules.transformer`. A `DecodingModel` defines how a network
+    `modules.transformer` implements the paper's network. A `DecodingModel` defines how a network
     decodes, and `modules.models` maps configs to networks.
     """
 
     def __hash__(self) -> int:
-        """Return the hash of the fields, which is a key of compiled programs."""
+        """Return the hash of the fields, for keys of compiled programs."""
 
     @property
     def config(self) -> ModelConfig:
@@ -39,14 +39,14 @@ class Network(Protocol):
         """
 
     def apply(self, variables: PyTree, *args: object, **options: Any) -> Any:
-        """Compute one of the network's methods (`flax.linen.Module.apply`).
+        """Call a method of the network (`flax.linen.Module.apply`).
 
         Args:
-          options: `method`, the method's name; `rngs`; and the method's keyword arguments.
+          options: `method`, the name of the method; `rngs`; and keyword arguments of the method.
         """
 
     def example(self) -> Batch:
-        """Return a batch from which Flax initializes the parameters."""
+        """Return an example batch, with which Flax initializes the parameters."""
 
     def losses(
         self,
@@ -70,7 +70,7 @@ class Network(Protocol):
 
 @jax_settings.fixed_random_bits()
 def init_parameters(model: Network, key: Key[Array, ""]) -> parameters.Parameters:
-    """Initialize the parameters, each in a box that declares its kind (see `nn.unbox`)."""
+    """Initialize the parameters in boxes that declare their kinds (see `nn.unbox`)."""
     # Ignore interceptors: one that skips a method would leave out the parameters of that method.
     with parameters.declaring(), interceptors.only_interceptors(()):
         return model.init(key, model.example(), deterministic=True)["params"]
@@ -84,7 +84,7 @@ def declared_parameters(model: Network) -> parameters.Parameters:
 
 
 def abstract_parameters(model: Network, mesh: Mesh) -> parameters.Parameters:
-    """Return a `jax.ShapeDtypeStruct` with a sharding for every parameter."""
+    """Return a `jax.ShapeDtypeStruct` with a sharding for each parameter."""
     for stack in model.config.stacks:
         for attention in stack.attentions:
             attention.check_devices(mesh.shape["tensor"])

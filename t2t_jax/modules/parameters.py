@@ -1,7 +1,7 @@
-"""How modules declare their parameters, and the forms that matrices have in decoding.
+"""Declare the parameters of modules, and convert matrices for decoding.
 
-Within `declaring`, `init` wraps each parameter in a box that states its kind and its logical axes.
-Elsewhere, `init` returns plain arrays.
+Within `declaring`, `init` wraps each parameter in a box with its kind and logical axes. Elsewhere,
+`init` returns plain arrays.
 """
 
 from collections.abc import Callable
@@ -32,7 +32,7 @@ _declares: ContextVar[bool] = ContextVar("declares", default=False)
 
 
 def declaring() -> AbstractContextManager[None]:
-    """Wrap the parameters that modules create within the context in boxes."""
+    """Make modules wrap new parameters in boxes within the context."""
     return with_value(_declares, True)
 
 
@@ -40,10 +40,9 @@ class MatrixBox(nn.LogicallyPartitioned):
     """A box that declares a parameter to be a matrix.
 
     Attributes:
-      summed_axis: the axis that matmuls sum over, counted from the end, because a stack of layers
-        adds a leading axis.
-      grows: whether both sizes grow with the width of the network: true of layers, false of
-        embeddings. Learning rates depend on `grows` (`training.recipe`).
+      summed_axis: the axis that matmuls sum over, counted from the end.
+      grows: whether both sizes grow with the width of the network, as in layers but not embeddings.
+        Learning rates depend on `grows` (`training.recipe`).
     """
 
     summed_axis: int = struct.field(default=-2, pytree_node=False)
@@ -51,7 +50,7 @@ class MatrixBox(nn.LogicallyPartitioned):
 
 
 class SummandBox(nn.LogicallyPartitioned):
-    """A box that declares a parameter to be a bias, which is added in the dtype of the matmul."""
+    """A box that declares a parameter to be a bias, added in the dtype of the matmul."""
 
 
 def parameter(
@@ -65,12 +64,9 @@ def parameter(
     """Create or read a parameter of a module, without its box.
 
     Args:
-      module: the module, in its `setup` or its compact call.
-      name: the name of the parameter.
-      init: its initializer.
-      shape: its shape.
-      axes: its logical axes; see `parallel.axes`.
-      box: a function that makes the box from a value and axes, such as its class.
+      module: the module, in its `setup` or compact call.
+      axes: logical axes; see `parallel.axes`.
+      box: the class of the box, or a function that makes a box from a value and axes.
     """
 
     def declared(key: Array, shape: tuple[int, ...]) -> Any:
@@ -95,13 +91,11 @@ def matrix(
     """Create or read a matrix of a module, in the dtype of its matmuls.
 
     Args:
-      module: the module, in its `setup` or its compact call.
-      name: the name of the parameter.
-      shape: shape `[m, n]` of the matrix.
-      axes: logical axes of the matrix; see `parallel.axes`.
+      module: the module, in its `setup` or compact call.
+      axes: logical axes; see `parallel.axes`.
       dtype: dtype of the matmuls; None keeps the stored dtype.
-      init: the initializer; None means Glorot uniform (Glorot and Bengio 2010).
-      gain: factor on the initial values of Glorot uniform; DeepNorm makes some matrices smaller.
+      init: the initializer; None is Glorot uniform (Glorot and Bengio 2010).
+      gain: factor on the initial values of Glorot uniform, for DeepNorm.
       summed_axis: the axis that matmuls sum over; see `MatrixBox`.
       grows: whether both sizes grow with the width of the network; see `MatrixBox`.
     """
@@ -121,10 +115,8 @@ def bias(module: nn.Module, name: str, axis: str, width: int, dtype: DTypeLike) 
     """Create or read a bias of a module, in the dtype of its matmuls.
 
     Args:
-      module: the module, in its `setup` or its compact call.
-      name: the name of the parameter.
-      axis: logical axis of the bias; see `parallel.axes`.
-      width: its length.
+      module: the module, in its `setup` or compact call.
+      axis: logical axis; see `parallel.axes`.
       dtype: dtype of the matmuls.
     """
     init = nn.initializers.zeros
@@ -137,10 +129,10 @@ def function_parameters(
     """Create the learned parameters of a function that the config names.
 
     Args:
-      module: the module, in its `setup` or its compact call.
-      entry: the table row of the function; see `config.tables`.
-      width: width of the vectors that the function takes.
-      heads: number of heads with separate parameters; None means no heads.
+      module: the module, in its `setup` or compact call.
+      entry: the entry of the function in `config.tables`.
+      width: width of the function's input vectors.
+      heads: number of heads with separate parameters; None is no heads.
     """
     parameters = {}
     for name, (init, shape) in _declarations(entry, width).items():
@@ -158,11 +150,7 @@ def _declarations(entry: Entry, width: int) -> dict[str, tuple[Initializer, tupl
 
 
 def initializer(declared: Parameter) -> Initializer:
-    """Return the initializer of a learned parameter of a function that the config names.
-
-    Args:
-      declared: the shape of the parameter, and the mean and deviation of its initial values.
-    """
+    """Return a normal or constant initializer from the declared mean and deviation."""
     if not declared.deviation:
         return nn.initializers.constant(declared.mean)
     normal = nn.initializers.normal(declared.deviation)
@@ -172,60 +160,49 @@ def initializer(declared: Parameter) -> Initializer:
 
 
 def is_stacked(declared: object) -> TypeGuard[nn.LogicallyPartitioned]:
-    """Return whether the first axis of a parameter is the layer of a stack.
-
-    Args:
-      declared: the parameter in its box, from `init_parameters`.
-    """
+    """Return whether the first axis of a parameter in its box is the layer."""
     return isinstance(declared, nn.LogicallyPartitioned) and declared.names[:1] == ("layers",)
 
 
 def is_matrix(declared: object) -> TypeGuard[MatrixBox]:
-    """Return whether a parameter is a matrix, or a stack of matrices.
-
-    Args:
-      declared: the parameter; see `is_stacked`.
-    """
+    """Return whether a parameter in its box is a matrix, or a stack of matrices."""
     return isinstance(declared, MatrixBox)
 
 
 def is_matrix_of_layers(declared: object) -> bool:
-    """Return whether a parameter is a stack of layers' matrices, not an embedding or projection."""
+    """Return whether a parameter in its box is a stack of matrices, one per layer."""
     return is_matrix(declared) and is_stacked(declared)
 
 
-def of_each(function: Callable[..., Any], declared: Parameters, *others: Parameters) -> Parameters:
-    """Map a function such as `is_matrix` over a tree of parameters in boxes.
+def map_boxes(function: Callable[..., Any], boxes: Parameters, *trees: Parameters) -> Parameters:
+    """Map a function such as `is_matrix` over a tree of boxes.
 
     Args:
-      function: takes a box, and a leaf of each of `others`.
-      declared: the boxes, from `init_parameters`.
+      function: takes a box, and a leaf of each of `trees`.
+      boxes: the parameters in boxes, from `init_parameters`.
     """
     # A box is a pytree node itself, so `is_leaf` keeps JAX from descending into it.
-    return jax.tree.map(
-        function, declared, *others, is_leaf=lambda x: isinstance(x, meta.AxisMetadata)
-    )
+    return jax.tree.map(function, boxes, *trees, is_leaf=lambda x: isinstance(x, meta.AxisMetadata))
 
 
-def quantized(params: Parameters, declared: Parameters) -> Parameters:
+def quantize_matrices(params: Parameters, declared: Parameters) -> Parameters:
     """Quantize every matrix to 8-bit integers.
 
     Args:
-      declared: the same tree from `init_parameters`, with a `MatrixBox` for every matrix.
+      declared: the same parameters in boxes, from `init_parameters`.
     """
     return _with_boxes(
         MatrixBox, lambda box, x: Int8Matrix(*quantize(x, box.summed_axis)), params, declared
     )
 
 
-def rounded(
+def convert_matrices(
     params: Parameters, declared: Parameters, dtype: DTypeLike, *, summands: bool
 ) -> Parameters:
     """Convert every matrix to the dtype of its matmuls, once for all steps.
 
     Args:
-      params: the training parameters, or a part of them.
-      declared: the same tree from `init_parameters`; see `quantized`.
+      declared: the same parameters in boxes, from `init_parameters`.
       summands: whether to convert biases of matmuls too. XLA for GPUs fuses a bias into the
         matmul only if the bias needs no conversion.
     """
@@ -233,13 +210,13 @@ def rounded(
     return _with_boxes(kinds, lambda _, x: x.astype(dtype), params, declared)
 
 
-def transposed(params: Parameters, declared: Parameters) -> Parameters:
-    """Transpose every matrix in memory, so that each output has one contiguous matrix row.
+def transpose_matrices(params: Parameters, declared: Parameters) -> Parameters:
+    """Transpose every matrix in memory, so that the inputs of an output are contiguous.
 
-    On CPUs, a matmul with one vector then takes 0.85 of the time, and one with several as long.
+    On CPUs, this reduces the time of a matmul with one vector to 0.85.
 
     Args:
-      declared: the parameters of a stack of such layers from `init_parameters`; see `quantized`.
+      declared: the parameters of a stack of such layers in boxes, from `init_parameters`.
     """
 
     return _with_boxes(MatrixBox, lambda _, x: Transposed(transpose(x)), params, declared)
@@ -248,6 +225,6 @@ def transposed(params: Parameters, declared: Parameters) -> Parameters:
 def _with_boxes(
     kinds: Any, convert: Callable[..., Matrix], params: Parameters, declared: Parameters
 ) -> Parameters:
-    return of_each(
+    return map_boxes(
         lambda box, x: convert(box, x) if isinstance(box, kinds) else x, declared, params
     )

@@ -1,10 +1,10 @@
-"""The stack of equal layers of every network (section 3.1).
+"""The stack of layers of every network (section 3.1).
 
 Read `modules.layers` before this file. The next file is `modules.embedding`, which computes the
 input of a stack.
 
-Training compiles all layers of a stack as one scan. One array holds a parameter of all layers, with
-the layer as leading axis: `encoder/layers/self_attention/query/kernel` is `[layers, d_model,
+Training compiles a stack as one scan over layers. An array holds a parameter of all layers, with
+the layer as first axis: `encoder/layers/self_attention/query/kernel` is `[layers, d_model,
 h * d_k]`. Decoding uses separate arrays for each layer.
 """
 
@@ -37,9 +37,8 @@ class LayerStack(nn.Module):
     Attributes:
       config: sizes and options of the network.
       stack: the depth and the attention configs of this stack.
-      remat: the part of a layer that the backward pass recomputes instead of keeping it in memory.
-      is_cached: whether the stack is for decoding, by `prefill` and `step`, with the separate
-        arrays of each layer from `unstacked`.
+      remat: the part of a layer that the backward pass recomputes to save memory.
+      is_cached: whether the stack is for decoding, with parameters from `unstack`.
     """
 
     config: ModelConfig
@@ -129,15 +128,11 @@ class LayerStack(nn.Module):
         return x, join_layer_caches(cache, new_caches, write_at)
 
 
-def unstacked(params: Parameters, stack: model.Stack) -> dict[str, Parameters]:
-    """Split the parameters of a stack by layer, with the keys `layers_0`, `layers_1` and so on.
+def unstack(params: Parameters, stack: model.Stack) -> dict[str, Parameters]:
+    """Split the parameters of a `LayerStack` by layer: `layers_0`, `layers_1` and so on.
 
-    Decoding would otherwise slice each layer out of the stacked arrays for every token. For one
-    sentence, slicing takes as long as the computation of the token.
-
-    Args:
-      params: the parameters of all layers, from a `LayerStack`.
-      stack: the depth and the attention configs of the stack.
+    Otherwise, decoding would slice each layer out of the stacked arrays for every token, which for
+    one sentence takes as long as the computation.
     """
     layers: dict[str, Parameters] = {}
     for index in range(stack.num_layers):

@@ -36,16 +36,16 @@ Side: TypeAlias = Literal["source", "target"]
 
 
 class TokenNetwork(nn.Module):
-    """A network that predicts the probability of every target token, a `Network` for training.
+    """A `Network` for training that predicts the probability of every target token.
 
     The network has an `encoder`, a `decoder` or both, between the embeddings and the output
-    projection. A subclass implements `decoded`, the computation of the stacks.
+    projection. A subclass implements the stacks in `decoded`.
 
     Attributes:
       config: sizes and options of the network.
       vocab_size: size of the target vocabulary.
       bos_id: id of the beginning-of-sentence token of targets.
-      remat: the part of a layer that the backward pass recomputes instead of keeping it in memory.
+      remat: the part of a layer that the backward pass recomputes to save memory.
       kernels: the functions that compute attention and matmuls on the devices.
       mesh: the devices that activations are split over; None leaves the split to the compiler.
       is_cached: whether the decoder computes one position at a time, with the parameters from
@@ -89,7 +89,7 @@ class TokenNetwork(nn.Module):
 
     @abstractmethod
     def decoded(self, batch: Batch, base: Context | None = None) -> Float[Array, "b t d_model"]:
-        """Return the last layer's output at every target.
+        """Compute the last layer's output for every target token.
 
         Args:
           batch: sources and targets, as for `__call__`.
@@ -139,12 +139,12 @@ class TokenNetwork(nn.Module):
         return TokenSources()
 
     def example(self) -> Batch:
-        """Return a batch from which Flax initializes the parameters."""
+        """Return an example batch, with which Flax initializes the parameters."""
         sentence = one_a_row(jnp.ones((1, 8), jnp.int32))
         return Batch(sentence, sentence)
 
     def previous_tokens(self, targets: Sequence) -> Int[Array, "b t"]:
-        """Return the token before each target token in its sentence; before the first, `bos_id`."""
+        """Shift the targets right within each sentence; each sentence starts with `bos_id`."""
         # `roll` moves tokens across sentences of a packed row; position 0 replaces these by bos_id.
         previous = jnp.roll(targets.tokens, 1, axis=1)
         return jnp.where(targets.positions == 0, self.bos_id, previous)
@@ -158,7 +158,7 @@ class TokenNetwork(nn.Module):
           side: whether the stack reads source or target tokens.
           positions: position of each token in its sentence, from 0.
           mask: the mask of self-attention.
-          base: gives the other fields, such as `deterministic`; None means no dropout.
+          base: the context with the other fields, such as `deterministic`; None is no dropout.
         """
         encoding = getattr(self, f"{side}_position")
         return replace(
@@ -180,14 +180,14 @@ class TokenNetwork(nn.Module):
         return constrain(x, "batch", "length", "channels")
 
     def embed_targets(self, tokens: Int[Array, "b t"]) -> Float[Array, "b t d_model"]:
-        """Return the embeddings of target tokens (section 3.4), without position encodings."""
+        """Embed target tokens (section 3.4), without position encodings."""
         return getattr(self, self.config.embeddings["target"])(tokens)
 
     def embed_inputs(self, inputs: PyTree) -> Float[Array, "b s d_model"]:
-        """Return the embeddings of sources, without position encodings.
+        """Embed sources, without position encodings.
 
         Args:
-          inputs: sources `[b, s]`; a subclass may read another format than tokens.
+          inputs: sources `[b, s]`; a subclass may support other formats.
         """
         name = self.config.embeddings["source"]
         size = self.config.own_entries.get(name, self.vocab_size)
@@ -195,7 +195,7 @@ class TokenNetwork(nn.Module):
         return getattr(self, name)(inputs.tokens)
 
     def encode(self, inputs: PyTree, base: Context | None = None) -> Float[Array, "b s d_model"]:
-        """Return the output of the encoder, for networks that have one.
+        """Compute the output of the encoder, in networks with an encoder.
 
         Args:
           inputs: sources, a `Sequence` of arrays `[b, s]` or another format; see `Batch`.
@@ -218,7 +218,7 @@ class TokenNetwork(nn.Module):
     def _decoded(
         self, batch: object, deterministic: bool, first_row: Int[Array, ""] | int
     ) -> Float[Array, "b t d_model"]:
-        """Check a batch, and return the input of the output projection at every target."""
+        """Check a batch, and compute the input of the output projection."""
         if not isinstance(batch, Batch) or not all(hasattr(side, "segments") for side in batch):
             raise UserError(
                 "the network is called without a batch of sentences; make one with "
@@ -232,20 +232,20 @@ class TokenNetwork(nn.Module):
 
 
 class StepInput(NamedTuple):
-    """The input of a decoding step, which each network builds from the hypotheses' last tokens."""
+    """The input of the decoder in one decoding step."""
 
     tokens: Int[Array, "b k"]
-    """The tokens that the decoder reads: at position 0, the first input token, such as bos."""
+    """Tokens for the decoder to read; at position 0, the first input token, such as bos."""
     positions: Int[Array, "b k"]
-    """The positions of these tokens."""
-    before: int
-    """The maximum number of positions before the position of the first step."""
+    """Positions of these tokens."""
+    prefix_length: int
+    """Maximum number of positions before the position of the first step."""
     sources: Callable[[DistanceBias | None], tuple[SourceCache, ...]]
-    """Maps a bias by distance to the sources' keys and values of each layer."""
+    """Function from a distance bias to the keys and values of the sources in each layer."""
 
 
 class DecoderNetwork(TokenNetwork):
-    """A network whose decoder computes all positions at once, or one at a time with a cache."""
+    """A network whose decoder also computes one position at a time, with a cache."""
 
     @abstractmethod
     def memory(self, inputs: Sequence) -> Memory:
@@ -253,12 +253,7 @@ class DecoderNetwork(TokenNetwork):
 
     @abstractmethod
     def step_input(self, last: LastTokens, memory: Memory) -> StepInput:
-        """Return the decoder's input in a step; see `DecodingModel.step`.
-
-        Args:
-          last: the hypotheses' last tokens and positions.
-          memory: the result of `memory`.
-        """
+        """Make the decoder's input for a step; see `DecodingModel.step`."""
 
     def step(
         self, last: LastTokens, cache: TransformerCache, memory: Memory
@@ -268,9 +263,9 @@ class DecoderNetwork(TokenNetwork):
         context = self._step_context(inputs, last.clock, last.ancestry_mask)
         sources = inputs.sources(context.bias)
         x = self.with_positions("target", self.embed_targets(inputs.tokens), context)
-        beams, room = last.ancestry_mask.shape[1:3]  # [b, beams, room, beams]
+        beams, capacity = last.ancestry_mask.shape[1:3]  # [b, beams, capacity, beams]
         # The cache is a ring buffer: once it is full, a step overwrites the oldest position.
-        write_at = last.clock % cache_places(self.config, room) * beams
+        write_at = last.clock % cache_length(self.config, capacity) * beams
         x, cache = self.decoder.step(x, cache, sources, write_at, context)
         x /= self.config.width_multiple  # as in `_decoded`
         return self.with_output_bias(self.kernels.next_logits(x, self.output_matrix())), cache
@@ -279,41 +274,34 @@ class DecoderNetwork(TokenNetwork):
         self, inputs: StepInput, clock: Int[Array, ""], ancestry_mask: Bool[Array, "b k t k"]
     ) -> Context:
         """Return the context of a step, with a mask over the cache slots."""
-        batch, beams, room, _ = ancestry_mask.shape
-        places = cache_places(self.config, room)
+        batch, beams, capacity, _ = ancestry_mask.shape
+        length = cache_length(self.config, capacity)
         cache_distances = None
         # Only a window or a bias depends on the age of a slot, so other models skip this.
-        if self.target_position.bias is not None or places < room:
-            steps_ago = (clock - jnp.arange(places)) % places
-            # The ancestry has `room` positions and the cache only `places`: match them by age.
-            ancestry_mask = ancestry_mask[:, :, (clock - steps_ago) % room]
+        if self.target_position.bias is not None or length < capacity:
+            steps_ago = (clock - jnp.arange(length)) % length
+            # The ancestry has `capacity` positions and the cache only `length`: match them by age.
+            ancestry_mask = ancestry_mask[:, :, (clock - steps_ago) % capacity]
             cache_distances = jnp.repeat(steps_ago, beams)[None]  # [1, slots]
         # [batch, heads, queries, slots]: the beams are the queries.
-        mask = ancestry_mask.reshape(batch, 1, beams, places * beams)
+        mask = ancestry_mask.reshape(batch, 1, beams, length * beams)
         context = self.context("target", inputs.positions, mask)
-        return replace(context, length=inputs.before + room, cache_distances=cache_distances)
+        max_length = inputs.prefix_length + capacity
+        return replace(context, length=max_length, cache_distances=cache_distances)
 
 
-def cache_places(config: ModelConfig, room: int) -> int:
-    """Return the number of cached positions, at most the attention window.
-
-    Args:
-      config: sizes and options of the network.
-      room: positions of the ring buffer; see `DecodingModel.empty_cache`.
-    """
-    return min(room, config.attention_window or room)
+def cache_length(config: ModelConfig, capacity: int) -> int:
+    """Return the number of cached positions: `capacity`, but at most the attention window."""
+    return min(capacity, config.attention_window or capacity)
 
 
 class TransformerMemory(NamedTuple):
-    """The encoded sources for decoding, shared by all hypotheses of a source.
-
-    Attributes:
-      keys_values: keys and values of the encoder's output in each decoder layer.
-      mask: False at padding.
-    """
+    """The encoded sources in decoding, shared by all hypotheses of a source."""
 
     keys_values: tuple[RememberedKeysValues, ...]
+    """Keys and values of the encoder's output in each decoder layer."""
     mask: Bool[Array, "b 1 1 s"]
+    """False at padding."""
 
 
 class Transformer(DecoderNetwork):

@@ -21,7 +21,7 @@ from t2t_jax.modules.parameters import (
     is_matrix,
     is_matrix_of_layers,
     is_stacked,
-    of_each,
+    map_boxes,
 )
 
 _T = TypeVar("_T")
@@ -217,7 +217,7 @@ def muon(config: TrainingConfig, declared: Parameters) -> Optimizer:
     iterations (singular values from 0.7 to 1.2).
     """
     # Optax's Muon stores its momentum in another tree, so saved runs could not resume with it.
-    of_layers = of_each(is_matrix_of_layers, declared)
+    of_layers = map_boxes(is_matrix_of_layers, declared)
     return by_kind(of_layers, _orthogonal_momentum(), adam(config, declared))
 
 
@@ -291,10 +291,10 @@ def adafactor(config: TrainingConfig, declared: Parameters) -> Optimizer:
     # Optax's Adafactor factors the two largest axes of an array. In a stack of more layers than a
     # matrix has columns, one of these is the layer axis. Optax also stores another state tree, so
     # saved runs could not resume with it.
-    are_stacked = of_each(is_stacked, declared)
+    are_stacked = map_boxes(is_stacked, declared)
     factored = _by_mean_squares(FactoredState, [(-1,), (-2,)], _over_root)
     unfactored = _by_mean_squares(SquaresState, [()], lambda g, v: g * v**-0.5)
-    scaled = by_kind(of_each(is_matrix, declared), factored, unfactored)
+    scaled = by_kind(map_boxes(is_matrix, declared), factored, unfactored)
 
     def update(gradients: Parameters, state: OptState, params: Parameters, keep: Keep) -> Updated:
         directions, state = scaled.update(gradients, state, params, keep)

@@ -22,7 +22,7 @@ from t2t_jax.modules.parameters import (
     is_matrix,
     is_matrix_of_layers,
     is_stacked,
-    of_each,
+    map_boxes,
 )
 from t2t_jax.training import optimizer as optimizers
 from t2t_jax.training.optimizer import Keep, Optimizer, Updated
@@ -52,7 +52,7 @@ def _optimizer(config: Config, declared: Parameters) -> Optimizer:
         optimizer = _parametrised(optimizer, config.model, facts.width_exponent, declared)
     if not training.weight_decay:
         return optimizer
-    decayed = of_each(is_matrix_of_layers, declared)
+    decayed = map_boxes(is_matrix_of_layers, declared)
     return optimizers.with_weight_decay(optimizer, training.weight_decay, decayed)
 
 
@@ -78,7 +78,7 @@ def _parametrised(
         depth = model.depth_multiple(len(box.value)) if is_stacked(box) else 1.0
         return model.width_multiple * depth
 
-    return optimizers.rescaled(optimizer, of_each(scale, declared), of_each(rate, declared))
+    return optimizers.rescaled(optimizer, map_boxes(scale, declared), map_boxes(rate, declared))
 
 
 def clipped(config: TrainingConfig, gradients: Parameters) -> Parameters:

@@ -119,7 +119,7 @@ def test_targets_follow_their_sources_without_a_gap(rows):
         expected = (tokens, segments, positions, of_source)
         for array, values in zip(found, expected, strict=False):
             np.testing.assert_array_equal(array[r], values + [0] * (25 - len(values)))
-        np.testing.assert_array_equal(found.places[r][: len(places)], places)
+        np.testing.assert_array_equal(found.target_indices[r][: len(places)], places)
 
 
 @settings(max_examples=40, deadline=None)

@@ -15,7 +15,7 @@ from t2t_jax.kernels.int8 import Int8Matrix
 from t2t_jax.modules.cached_decoding import TransformerDecoding
 from t2t_jax.modules.decoding_model import LastTokens
 from t2t_jax.modules.network import declared_parameters
-from t2t_jax.modules.parameters import declaring, parameter, quantized
+from t2t_jax.modules.parameters import declaring, parameter, quantize_matrices
 from t2t_jax.modules.transformer import Transformer
 from tests.selection import thorough_after
 from tests.tiny import first_parameters
@@ -76,7 +76,7 @@ def test_every_matrix_becomes_integers_and_nothing_else_changes():
     model, params = _model(_KINDS[1])
     declared = declared_parameters(model.network)
     params, converted = jax.device_get(
-        (params, jax.jit(lambda params: quantized(params, declared))(params))
+        (params, jax.jit(lambda params: quantize_matrices(params, declared))(params))
     )
     held = jax.tree.leaves(converted, is_leaf=lambda x: isinstance(x, Int8Matrix))
     for (path, value), new in zip(jax.tree.leaves_with_path(params), held, strict=True):
@@ -99,7 +99,7 @@ def test_a_parameter_that_no_module_declares_a_matrix_stays_as_it_is():
 
     with declaring():
         declared = Gate().init(jax.random.key(0), jnp.ones((4, 4)))["params"]
-    assert quantized(declared, declared)["kernel"].dtype == jnp.float32
+    assert quantize_matrices(declared, declared)["kernel"].dtype == jnp.float32
 
 
 def test_a_new_parameter_keeps_its_values_and_says_its_axes_where_it_is_declared():

@@ -12,7 +12,7 @@ import pytest
 from t2t_jax.config import Config, ParallelConfig, TrainingConfig, network_config
 from t2t_jax.config.cost import num_parameters
 from t2t_jax.modules.network import declared_parameters
-from t2t_jax.modules.parameters import MatrixBox, is_matrix_of_layers, of_each
+from t2t_jax.modules.parameters import MatrixBox, is_matrix_of_layers, map_boxes
 from t2t_jax.modules.transformer import Transformer
 from t2t_jax.parallel.axes import abstract_arrays
 from t2t_jax.parallel.mesh import make_mesh
@@ -216,7 +216,7 @@ def test_the_matrices_of_layers_of_a_transformer_are_its_kernels():
     options = {"share_embeddings": False, "position": "learned", "norm_order": "pre"}
     model = network_config(d_model=16, num_heads=2, d_ff=32, max_positions=50, **options)
     declared = declared_parameters(Transformer(model, 30, 1))
-    found = of_each(is_matrix_of_layers, declared)
+    found = map_boxes(is_matrix_of_layers, declared)
     sizes = jax.tree.map(lambda x: x.size, nn.unbox(declared))
     for path, chosen in jax.tree.leaves_with_path(found):
         name = jax.tree_util.keystr(path)

@@ -28,7 +28,7 @@ from t2t_jax.errors import UserError
 from t2t_jax.extras.inspect.head_kinds import HeadCounts, attention_sides, count_heads
 from t2t_jax.modules.decoding_model import DecodingModel
 from t2t_jax.modules.ensemble import Ensemble
-from t2t_jax.modules.gates import HeadGates, gated, open_gates
+from t2t_jax.modules.gates import HeadGates, apply_gates, open_gates
 from t2t_jax.modules.interceptors import InterceptedJit
 from t2t_jax.modules.parameters import Parameters
 from t2t_jax.run.evaluation import prepare_evaluation
@@ -153,7 +153,7 @@ class _Measures:
             return None
         full = self.translator
         # Gates are parameters, so the compiled search of the full model is reused.
-        masked = Translator(full.config, full.vocabulary, gated(full.params, gates))
+        masked = Translator(full.config, full.vocabulary, apply_gates(full.params, gates))
         outputs = masked.translate(self.lines, beam_size=1)
         return corpus_scores(outputs, self.references, full.config.data.target_language).bleu
 
@@ -293,7 +293,7 @@ def _losses(
     model: DecodingModel, params: Parameters, gates: HeadGates, batch: Batch
 ) -> tuple[Float32[Array, ""], Float32[Array, ""]]:
     """Compute the summed negative log-likelihood of a batch and its number of tokens."""
-    sums = loss_sums(model.losses(gated(params, gates), batch, 0.0), batch)
+    sums = loss_sums(model.losses(apply_gates(params, gates), batch, 0.0), batch)
     return sums.nll, sums.tokens
 
 

@@ -17,7 +17,7 @@ from t2t_jax.decoding.attention_maps import attention_maps
 from t2t_jax.extras.inspect import heads
 from t2t_jax.extras.inspect.head_kinds import Subwords, count_heads
 from t2t_jax.extras.inspect.heads import Head, all_heads, mask_heads, measure_heads, pruning_order
-from t2t_jax.modules.gates import HeadGates, gated, open_gates
+from t2t_jax.modules.gates import HeadGates, apply_gates, open_gates
 from t2t_jax.tasks.measures.bleu import corpus_scores
 from tests.extras.interchange.models import (
     OPTIONS,
@@ -78,7 +78,7 @@ def _without_rows(params, stack, attention, layer, rows):
 def test_a_masked_head_adds_nothing(translator, head, place):
     gates = mask_heads(open_gates(translator.config.model), [head])
     expected = _without_rows(translator.params, *place)
-    jax.tree.map(np.testing.assert_array_equal, gated(translator.params, gates), expected)
+    jax.tree.map(np.testing.assert_array_equal, apply_gates(translator.params, gates), expected)
 
 
 def test_a_gate_is_a_factor_on_what_the_head_adds(translator):
@@ -89,10 +89,10 @@ def test_a_gate_is_a_factor_on_what_the_head_adds(translator):
     random = open_gates(translator.config.model)._replace(encoder=jnp.asarray(rng.random(shape)))
 
     def loss(gates):
-        return float(_nll(translator.model, gated(translator.params, gates), batch))
+        return float(_nll(translator.model, apply_gates(translator.params, gates), batch))
 
     # One after the other, gates are multiplied.
-    again = gated(gated(translator.params, random), random)
+    again = apply_gates(apply_gates(translator.params, random), random)
     squared = jax.tree.map(lambda x: x**2, random)
     once = float(_nll(translator.model, again, batch))
     assert once == pytest.approx(loss(squared), rel=1e-5)
@@ -121,7 +121,7 @@ def test_importance_is_the_mean_size_of_the_derivative(translator, report):
         losses = []
         for sign in (-1, 1):
             gates = whole._replace(decoder=whole.decoder.at[head.layer, head.head].add(sign * step))
-            params = gated(translator.params, gates)
+            params = apply_gates(translator.params, gates)
             losses.append(_mean_loss(translator, params, [(source, target)]))
         sizes.append(abs(losses[1] - losses[0]) / (2 * step))
     [found] = [h for h in report.heads if (h.attention, h.layer, h.head) == head]

@@ -17,7 +17,7 @@ from t2t_jax.extras.inspect.heads import Head, mask_heads
 from t2t_jax.extras.inspect.pruning import heads_to_prune, remove_heads
 from t2t_jax.extras.interchange.formats import read_model, write_model
 from t2t_jax.extras.interchange.runs import write_run
-from t2t_jax.modules.gates import HeadGates, gated, open_gates
+from t2t_jax.modules.gates import HeadGates, apply_gates, open_gates
 from tests.extras.interchange.models import (
     OPTIONS,
     assert_same_arrays,
@@ -51,7 +51,7 @@ def test_a_pruned_model_is_the_masked_one(name):
     whole, pruned = translator_of(model), translator_of(remove_heads(model, HEADS))
     network = pruned.config.model
     assert (network.encoder_heads, network.decoder_heads, network.cross_heads) == (2, 3, 1)
-    masked = gated(whole.params, mask_heads(open_gates(whole.config.model), HEADS))
+    masked = apply_gates(whole.params, mask_heads(open_gates(whole.config.model), HEADS))
     np.testing.assert_allclose(
         _logits(pruned, pruned.params), _logits(whole, masked), atol=2e-6, rtol=1e-5
     )
@@ -66,7 +66,7 @@ def test_a_pruned_model_translates_as_the_masked_one(beam_size):
     model = portable(OPTIONS["paper"])
     whole, pruned = translator_of(model), translator_of(remove_heads(model, HEADS))
     gates = mask_heads(open_gates(whole.config.model), HEADS)
-    masked = Translator(whole.config, whole.vocabulary, gated(whole.params, gates))
+    masked = Translator(whole.config, whole.vocabulary, apply_gates(whole.params, gates))
     lines = real_pairs()[0][:6]
     found, expected = (each.nbest(lines, 1, beam_size=beam_size) for each in (pruned, masked))
     for [one], [other] in zip(found, expected, strict=True):
