@@ -1,4 +1,4 @@
-"""Scores of given translations: their log-probabilities under a model (forced decoding)."""
+"""Compute the log-probabilities of given translations under a model (forced decoding)."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,8 +19,8 @@ from t2t_jax.modules.interceptors import InterceptedJit
 from t2t_jax.modules.parameters import Parameters
 from t2t_jax.parallel.mesh import on_host, prefetch_one, put_rows, row_parts
 
-# The logits of all positions exist at once, where a search has those of the last position only.
-# With a vocabulary of 37,000 subwords, those of this many tokens take 0.6 GB in float32.
+# Scoring needs the logits of all positions at once; a search needs only those of one position. With
+# a vocabulary of 37,000 subwords, the logits of this many tokens take 0.6 GB in float32.
 _TOKENS_PER_BATCH = 4096
 
 
@@ -30,24 +30,24 @@ class ForcedScore(NamedTuple):
     log_prob: float
     """Log-probability of the whole target under the model, in nats."""
     token_log_probs: tuple[float, ...]
-    """Log-probability of each subword; 0 for tokens that begin every target, such as a language
-    mark."""
+    """Log-probability of each token; 0 for tokens that begin every target, such as a language
+    tag."""
     tokens: tuple[int, ...]
-    """Ids of the subwords, end of sentence included."""
+    """Token ids, including the end-of-sentence token."""
 
 
 def score(
     translator: Translator, sources: Iterable[str], targets: Iterable[str], *, first_line: int = 1
 ) -> list[ForcedScore]:
-    """Score pairs of lines. An ensemble gives the mean of its models' distributions.
+    """Compute the log-probability of each target line, given its source line.
 
-    A line break within a line counts as a space. A blank target of a blank source has probability
-    1 and no subwords. Any other blank line is scored as a sentence that ends at once.
+    A line break within a line counts as a space. If both lines are blank, the probability is 1;
+    another blank line is scored as an end-of-sentence token.
 
     Args:
-      translator: the model, or an ensemble.
-      sources: sentences.
-      targets: a translation of each.
+      translator: the model, or an ensemble, whose token distributions are averaged.
+      sources: source lines.
+      targets: a translation of each source line.
       first_line: number of the first line, for error messages.
 
     Returns:
@@ -56,7 +56,7 @@ def score(
     Raises:
       TypeError: an argument is of the wrong type.
       UserError: the model does not translate or has diverged, the numbers of lines differ, or a
-        line is no text or too long.
+        line is not text or is too long.
     """
     translator.check_translates()
     sources, targets = texts(sources, "sources", first_line), texts(targets, "targets", first_line)
@@ -65,8 +65,8 @@ def score(
             f"{len(sources):,} sources and {len(targets):,} targets are not pairs; give a target "
             "line for every source line"
         )
-    encoded = translator.encode(sources), translator.encode_targets(targets)
-    pairs = list(zip(*encoded, strict=True))
+    sides = translator.encode(sources), translator.encode_targets(targets)
+    pairs = list(zip(*sides, strict=True))
     for number, pair in enumerate(pairs, first_line):
         for side, tokens in zip(("source", "target"), pair, strict=True):
             check_one_pass(f"{side} line {number}", len(tokens), translator.longest_sentence)
@@ -74,47 +74,48 @@ def score(
         0 if is_blank(source) and is_blank(target) else max(len(source), len(target))
         for source, target in pairs
     ]
-    found, begin = [ForcedScore(0.0, (), ())] * len(pairs), len(translator.vocabulary.target_begin)
+    scores = [ForcedScore(0.0, (), ())] * len(pairs)
+    num_given = len(translator.vocabulary.target_begin)
     log_probs = partial(_log_probs, translator.model, translator.params)
-    for line, row in of_each_line(translator, encoded, lengths, log_probs):
-        found[line] = _read(row.tolist(), pairs[line][1], begin, first_line + line)
-    return found
+    for line, row in compute_rows(translator, sides, lengths, log_probs):
+        scores[line] = _score(row.tolist(), pairs[line][1], num_given, first_line + line)
+    return scores
 
 
-def of_each_line(
+def compute_rows(
     translator: Translator,
     sides: Sequence[Sequence[list[int]]],
     lengths: Sequence[int],
     compute: Callable[..., Array],
 ) -> Iterator[tuple[int, Float32[np.ndarray, "t *width"]]]:
-    """Yield the number of each line, with its row of what a program computes on padded batches.
+    """Run a program on padded batches of lines; yield the index and the output row of each line.
 
-    The longest lines come first, so that a lack of memory shows at once. Shapes come from short
-    ladders, so that a corpus needs a handful of compilations.
+    The longest lines come first, so that out-of-memory errors occur early. Shapes come from length
+    buckets, so that a corpus needs few compilations.
 
     Args:
-      sides: ids of each line, for each array that the program takes.
-      lengths: the number of ids of each line on its longer side; lines of 0 are left out.
-      compute: starts the program with arrays `[rows, length]` on the devices of the translator.
+      sides: token ids of each line, for each input array of the program, such as source and target.
+      lengths: the length of each line's longer side; lines of length 0 are skipped.
+      compute: calls the program with arrays `[rows, length]` on the translator's devices.
     """
     config, mesh = translator.config, translator.mesh
-    most = min(config.decoding.tokens_per_batch, config.parallel.pass_tokens or _TOKENS_PER_BATCH)
-    order = [line for line, length in enumerate(lengths) if length]
-    order.sort(key=lambda line: -lengths[line])
+    tokens = min(config.decoding.tokens_per_batch, config.parallel.pass_tokens or _TOKENS_PER_BATCH)
+    order = sorted((line for line, n in enumerate(lengths) if n), key=lambda line: -lengths[line])
 
-    def launched() -> Iterator[tuple[list[int], Array]]:
-        done, parts = 0, row_parts(mesh)
-        while done < len(order):
-            length = ladder_length(lengths[order[done]])
-            capacity = max(1, most // length)
-            lines = order[done : done + capacity]
-            done += len(lines)
-            rows = -(-min(capacity, 1 << (len(lines) - 1).bit_length()) // parts) * parts
+    def launch() -> Iterator[tuple[list[int], Array]]:
+        start, parts = 0, row_parts(mesh)
+        while start < len(order):
+            length = ladder_length(lengths[order[start]])
+            max_rows = max(1, tokens // length)
+            lines = order[start : start + max_rows]
+            start += len(lines)
+            # Few different numbers of rows, all of which the mesh can split.
+            rows = -(-min(max_rows, 1 << (len(lines) - 1).bit_length()) // parts) * parts
             arrays = (padded([side[line] for line in lines], rows, length) for side in sides)
             yield lines, compute(*(put_rows(array, mesh) for array in arrays))
 
-    for lines, computed in prefetch_one(launched()):
-        yield from zip(lines, on_host(computed), strict=False)
+    for lines, rows in prefetch_one(launch()):
+        yield from zip(lines, on_host(rows), strict=False)  # the last rows may be padding
 
 
 @partial(InterceptedJit, static_argnames="model")
@@ -128,14 +129,14 @@ def _log_probs(
     return -model.losses(params, batch, 0.0)[1]
 
 
-def _read(row: list[float], target: list[int], begin: int, number: int) -> ForcedScore:
-    """Return the score of a target from those of its tokens.
+def _score(row: list[float], target: list[int], num_given: int, number: int) -> ForcedScore:
+    """Score a target from the log-probabilities of its tokens, padded at the end.
 
     Args:
-      begin: the number of tokens that every target begins with; a blank one has none.
+      num_given: number of tokens with which every target begins, such as a language tag.
     """
-    begin = min(begin, len(target) - 1)
-    token_log_probs = (*[0.0] * begin, *row[begin : len(target)])
+    num_given = min(num_given, len(target) - 1)  # a blank target has only its end
+    token_log_probs = (*[0.0] * num_given, *row[num_given : len(target)])
     log_prob = sum(token_log_probs)
     if not math.isfinite(log_prob):
         raise diverged(number)

@@ -1,4 +1,4 @@
-"""A trained model that translates lines of text into lines of text."""
+"""Translate lines of text with a trained model."""
 
 import copy
 import dataclasses
@@ -35,33 +35,31 @@ class Hypothesis(NamedTuple):
     text: str
     """The translation, without a line break."""
     score: float
-    """`log_prob` over the length penalty, which ranks hypotheses; without a beam, `log_prob`. For a
-    split line, the sum over its parts."""
+    """In beam search, `log_prob` divided by the length penalty, otherwise `log_prob`. For a split
+    line, the sum over its parts."""
     log_prob: float
-    """Log-probability of the whole translation under the model, in nats."""
+    """Log-probability of the translation under the model, in nats."""
     tokens: tuple[int, ...]
-    """Ids of the subwords, with the end of sentence if it was reached. For a split line, the ids of
-    all parts, each with its end of sentence."""
+    """Token ids, including an end-of-sentence token for each part of the line that has ended."""
 
 
-_NOTHING = Hypothesis("", 0.0, 0.0, ())
+_EMPTY = Hypothesis("", 0.0, 0.0, ())
 
 
 class Translator:
     """A model, or an ensemble of models, with its vocabulary and parameters.
 
-    Attributes are read-only, as translations use programs and parameters that were made from them.
+    Attributes are read-only, because compiled programs and prepared parameters depend on them.
 
     Attributes:
-      config: the config of the training; its `decoding` holds the defaults. For an ensemble, the
-        config of the first model.
+      config: the config of the run, or of an ensemble's first model; `config.decoding` holds the
+        default search settings.
       vocabulary: the shared subword vocabulary.
-      model: the model, a `DecodingModel`, or a `ScoringModel` for an encoder-only network.
-      mesh: the devices of `params`, over which the rows of a batch are split. If they belong to
-        several processes, all processes translate the same lines at the same time.
-      longest_sentence: the most tokens for which every model has positions.
-      steps: the training steps of the averaged checkpoints or of the moving average, if known. For
-        an ensemble, those of all models in order.
+      model: a `DecodingModel`, or a `ScoringModel` for an encoder-only network.
+      mesh: the devices of `params`, which share the rows of a batch. If they belong to several
+        processes, all processes must translate the same lines at the same time.
+      longest_sentence: the most tokens that every model has positions for.
+      steps: training steps of the averaged checkpoints or moving averages of all models, if known.
       ema_decays: decays of the moving averages in `params`, by model.
     """
 
@@ -75,39 +73,39 @@ class Translator:
         steps: Sequence[int] = (),
         ema_decays: Sequence[float] = (),
     ) -> None:
-        """Put the parameters on the device, unless they are there.
+        """Create a translator, and put its parameters on a device.
 
         Args:
-          others: more models with this vocabulary; the distribution of every token is the mean of
-            those of all models.
+          others: configs and parameters of more models with this vocabulary. The ensemble averages
+            the models' token distributions.
         """
         self.config = config
         self.vocabulary = vocabulary
-        params = join_parameters([params, *(own for _, own in others)]) if others else params
-        self._params: Parameters = jax.tree.map(_immutable, params)
-        self._arrays = _by_path(self._params)
-        self._for_decoding: dict[sections.Quantize, Parameters] = {}
+        params = join_parameters([params, *(extra for _, extra in others)]) if others else params
+        self._params: Parameters = jax.tree.map(_jax_array, params)
+        self._arrays = _arrays_by_path(self._params)
+        self._prepared: dict[sections.Quantize, Parameters] = {}
         self.mesh = mesh.mesh_of(self.params)
-        configs = config.model, *(other for other, _ in others)
-        if others and not all(one.decodes for one in configs):
-            raise UserError("an ensemble is for models that write text; use one encoder at a time")
-        models = [make_scoring_model(one, len(vocabulary), self.mesh) for one in configs]
+        configs = config.model, *(model_config for model_config, _ in others)
+        if others and not all(model_config.decodes for model_config in configs):
+            raise UserError("an ensemble needs models that write text; use one encoder at a time")
+        models = [make_scoring_model(c, len(vocabulary), self.mesh) for c in configs]
         self.model: Any = Ensemble(tuple(cast(Any, models))) if others else models[0]
         self.longest_sentence = self.model.longest_sentence
         self.steps = tuple(steps)
         self.ema_decays = tuple(ema_decays)
         self._process = os.getpid()
-        self._score: Callable[[], str] = str  # which returns no text
+        self._score: Callable[[], str] = str  # a function that returns an empty string
 
     def __repr__(self) -> str:
-        """Return the sizes, the steps and the score on dev."""
+        """Describe the model's size, its steps and its score on dev."""
         size = sum(array.size for array in self._arrays.values())
         sizes = f"{size:,} parameters, {len(self.vocabulary):,} subwords"
         steps = "".join(f", step {step:,}" for step in self.steps)
         return f"<Translator: {sizes}{steps}{self._score()}>"
 
     def __setattr__(self, name: str, value: object) -> None:
-        """Set an attribute for the first time, and refuse to replace one."""
+        """Set a new attribute; refuse to replace an attribute."""
         if name == "params" or name in vars(self):
             advice = "use with_params for other parameters, and arguments of calls for settings"
             raise AttributeError(f"{name} of a translator is read-only; {advice}")
@@ -117,15 +115,15 @@ class Translator:
     def params(self) -> Parameters:
         """Return the parameters in the form of training, on the devices.
 
-        Do not change these dictionaries; change a copy, `jax.tree.map(lambda x: x, params)`, and
+        Do not change these dictionaries. Change a copy, `jax.tree.map(lambda x: x, params)`, and
         pass it to `with_params`.
 
         Raises:
           UserError: the dictionaries were changed in place.
         """
-        found, expected = _by_path(self._params), self._arrays
-        for path in expected | found:
-            if found.get(path) is not expected.get(path):
+        arrays, expected = _arrays_by_path(self._params), self._arrays
+        for path in expected | arrays:
+            if arrays.get(path) is not expected.get(path):
                 raise UserError(
                     f"translator.params was changed in place at {path}; load the model again, "
                     "change a copy of the dictionaries, and use translator.with_params(copy)"
@@ -133,43 +131,43 @@ class Translator:
         return self._params
 
     def with_params(self, params: Parameters) -> "Translator":
-        """Return a translator that differs only in its parameters, such as after fine-tuning.
+        """Return a translator with other parameters, such as after fine-tuning.
 
-        The new translator has empty `steps` and `ema_decays`, as no checkpoint has its parameters.
+        `steps` and `ema_decays` of the new translator are empty.
 
         Args:
-          params: arrays in dictionaries like those of `self.params`, with the same shapes and
-            dtypes. They are placed on the devices of `self.params`. Later changes of the
-            dictionaries or of NumPy arrays have no effect.
+          params: dictionaries of arrays with the paths, shapes and dtypes of `self.params`. The
+            translator copies NumPy arrays and puts the parameters on the devices of `self.params`.
 
         Raises:
           UserError: a parameter is missing, unknown, or has another shape or dtype.
         """
-        new, old = _by_path(params), self._arrays
+        new, old = _arrays_by_path(params), self._arrays
         for path in old | new:
-            kinds = [_kind(arrays.get(path)) for arrays in (new, old)]
-            if kinds[0] != kinds[1]:
+            types = [_array_type(arrays.get(path)) for arrays in (new, old)]
+            if types[0] != types[1]:
                 raise UserError(
-                    f"params has {kinds[0]} at {path}, and the model {kinds[1]}; give arrays in "
+                    f"params has {types[0]} at {path}, and the model {types[1]}; give arrays in "
                     "dictionaries like those of translator.params"
                 )
-        leaves = [_placed(_immutable(new[path]), x.sharding) for path, x in old.items()]
+        leaves = [_put(_jax_array(new[path]), array.sharding) for path, array in old.items()]
         params = jax.tree.unflatten(jax.tree.structure(self._params), leaves)
-        state = {"_params": params, "_arrays": _by_path(params), "_for_decoding": {}, "_score": str}
+        arrays = _arrays_by_path(params)
+        state = {"_params": params, "_arrays": arrays, "_prepared": {}, "_score": str}
         return self.replaced(**state, steps=(), ema_decays=())
 
     def replaced(self, **attributes: object) -> "Translator":
-        """Return a copy with some attributes replaced. The caller ensures that they fit the others.
+        """Return a copy with replaced attributes, which must fit the remaining attributes.
 
         Args:
-          attributes: values by name.
+          attributes: values by attribute name.
         """
-        other = copy.copy(self)
-        vars(other).update(attributes)
-        return other
+        translator = copy.copy(self)
+        vars(translator).update(attributes)
+        return translator
 
     def check_process(self) -> None:
-        """Refuse to work in a fork of the translator's process, which would hang."""
+        """Check that this process created the translator: JAX would hang in a forked process."""
         if os.getpid() != self._process:
             raise UserError(
                 "this translator was made before the process was forked, and JAX's threads do not "
@@ -178,7 +176,7 @@ class Translator:
             )
 
     def check_translates(self) -> None:
-        """Raise a `UserError` if the model does not translate text, or not in this process."""
+        """Raise a `UserError` if the model cannot translate text, or not in this process."""
         self.check_process()
         data = self.config.data
         if not data.facts.writes_text:
@@ -193,11 +191,11 @@ class Translator:
             )
 
     def prepared(self, quantize: sections.Quantize) -> Parameters:
-        """Return the parameters in the form for searches; see `DecodingModel.prepare`."""
-        params = self.params  # also checks that nobody changed them
-        if quantize not in self._for_decoding:
-            self._for_decoding[quantize] = _prepare(self.model, params, quantize)
-        return self._for_decoding[quantize]
+        """Return the parameters in the form for decoding, from `DecodingModel.prepare`."""
+        params = self.params  # the property also checks that the dictionaries are unchanged
+        if quantize not in self._prepared:
+            self._prepared[quantize] = _prepare(self.model, params, quantize)
+        return self._prepared[quantize]
 
     def between(self, source: str | None, target: str | None) -> "Translator":
         """Return a translator for another language pair, which shares the parameters.
@@ -205,8 +203,8 @@ class Translator:
         Only multilingual models, which mark languages with tags, have several pairs.
 
         Args:
-          source: the source language, as the vocabulary's `between` takes it; None keeps it.
-          target: the target language; None keeps it.
+          source: the source language; None keeps the language.
+          target: the target language; None keeps the language.
 
         Raises:
           UserError: the model does not have the language.
@@ -226,11 +224,11 @@ class Translator:
         first_line: int = 1,
         **overrides: Any,
     ) -> list[str]:
-        """Translate each line into one line; see `nbest` for the arguments."""
-        found = self.nbest(
+        """Return the best translation of each line; see `nbest` for the arguments."""
+        best = self.nbest(
             lines, 1, prefixes=prefixes, seed=seed, first_line=first_line, **overrides
         )
-        return [hypotheses[0].text for hypotheses in found]
+        return [hypotheses[0].text for hypotheses in best]
 
     def nbest(
         self,
@@ -244,28 +242,28 @@ class Translator:
     ) -> list[list[Hypothesis]]:
         """Return the best translations of each line.
 
-        The result of a line depends on the line, its prefix and, when sampling, its number, but not
-        on the other lines.
+        The result of a line depends on the line, its prefix and, for sampling, its line number, but
+        not on other lines.
 
         Args:
-          lines: sentences; a line break within one counts as a space. A blank line has one empty
-            translation with probability 1. A line of more subwords than `max_source_length` is
-            split or refused; see `decoding.long_lines`.
-          num_best: translations of each line, at most the beam size. They differ in tokens; two of
-            them may have the same text, if the vocabulary spells it in two ways.
-          prefixes: for each line the text with which its translation must begin, or "". The
-            translation may continue the prefix's last word, and `log_prob` includes the prefix. If
-            a line is split, its first part has the prefix.
+          lines: sentences; a line break counts as a space. A blank line has one empty translation
+            with probability 1. `decoding.long_lines` says what happens to a line with more subwords
+            than `max_source_length`.
+          num_best: translations per line, at most the beam size. They differ in tokens, but two may
+            have the same text.
+          prefixes: for each line, the text with which its translation must begin, or "". The
+            translation may continue the prefix's last word, and `log_prob` includes the prefix. In
+            a split line, only the first part has the prefix.
           seed: seed of sampling (`temperature` above 0), below 2**32.
           first_line: number of the first line, for sampling and error messages.
-          overrides: settings of the search; see `configured`.
+          overrides: new values of fields of `DecodingConfig`.
 
         Returns:
-          For each line between 1 and `num_best` hypotheses, best first.
+          For each line, 1 to `num_best` hypotheses, best first.
 
         Raises:
           TypeError: an argument is of the wrong type.
-          UserError: an argument, an override or a line is refused, the search needs too much
+          UserError: an argument, an override or a line is invalid, the search needs too much
             memory, or the model has diverged.
         """
         self.check_translates()
@@ -273,59 +271,58 @@ class Translator:
         decoding = self.configured(**overrides).decoding
         check_num_best(num_best, decoding)
         lines = texts(lines, "lines", first_line)
-        given = self.parts(lines, decoding, first_line, prefixes)
-        found: list[list[list[Hypothesis]]] = [[] for _ in lines]
-        for part in given:
-            found[part.line].append([_NOTHING])
-        given = [part for part in given if not is_blank(part.tokens)]
-        sentences = [
-            Sentence(part.tokens, 0, _number(part, first_line), part.prefix) for part in given
-        ]
-        extra = decoding.max_extra_length
-        sentences = [one._replace(limit=one.length + extra) for one in sentences]
+        parts = self.parts(lines, decoding, first_line, prefixes)
+        hypotheses: list[list[list[Hypothesis]]] = [[] for _ in lines]  # of each part of each line
+        for part in parts:
+            hypotheses[part.line].append([_EMPTY])
+        parts = [part for part in parts if not is_blank(part.tokens)]
+        sentences = []
+        for part in parts:
+            sentence = Sentence(part.tokens, 0, _sample_number(part, first_line), part.prefix)
+            sentences.append(sentence._replace(limit=sentence.length + decoding.max_extra_length))
         with devices.within_memory(decoding=True):
             for index, best in self.search(sentences, decoding, num_best, seed):
-                part = given[index]
-                found[part.line][part.order] = self.read(best, first_line + part.line)
-        return [joined_hypotheses(of_line, num_best) for of_line in found]
+                part = parts[index]
+                hypotheses[part.line][part.order] = self.read(best, first_line + part.line)
+        return [_joined(line_parts, num_best) for line_parts in hypotheses]
 
     def check_lines(self, lines: Iterable[str], *, first_line: int = 1, **overrides: Any) -> None:
-        """Refuse the lines that `nbest` would refuse, without translating any.
+        """Check that `nbest` would accept the lines, without translating them.
 
         Raises:
           TypeError: an argument is of the wrong type.
-          UserError: the model does not translate, or an override or a line is refused.
+          UserError: the model does not translate, or an override or a line is invalid.
         """
         self.check_translates()
         decoding = self.configured(**overrides).decoding
         self.parts(texts(lines, "lines", first_line), decoding, first_line)
 
     def encode(self, lines: Iterable[str]) -> list[list[int]]:
-        """Encode sources as subword ids with an end of sentence; a line break counts as a space."""
+        """Encode sources as token ids with an end-of-sentence token; line breaks become spaces."""
         return self.vocabulary.encode(_stripped(lines))
 
     def encode_targets(self, lines: Iterable[str]) -> list[list[int]]:
-        """Encode targets as subword ids with an end of sentence; a line break counts as a space."""
+        """Encode targets as token ids with an end-of-sentence token; line breaks become spaces."""
         return self.vocabulary.encode_targets(_stripped(lines))
 
     def configured(self, decoding: DecodingConfig | None = None, **overrides: object) -> Config:
-        """Return the config with other settings of the search.
+        """Return the config with other search settings.
 
         Args:
-          decoding: the settings; None takes those of `config`.
+          decoding: the settings; None means `config.decoding`.
           overrides: new values of fields of `DecodingConfig`.
 
         Raises:
-          TypeError: `decoding` is no `DecodingConfig`.
-          UserError: a field is refused.
+          TypeError: `decoding` is not a `DecodingConfig`.
+          UserError: a field is invalid.
         """
         if decoding is None:
             config = self.config
         elif isinstance(decoding, DecodingConfig):
             config = dataclasses.replace(self.config, decoding=decoding)
         else:
-            kind = type(decoding).__name__
-            raise TypeError(f"decoding is of type {kind}; give a DecodingConfig")
+            type_name = type(decoding).__name__
+            raise TypeError(f"decoding is of type {type_name}; give a DecodingConfig")
         return config.replace({f"decoding.{name}": value for name, value in overrides.items()})
 
     def parts(
@@ -335,13 +332,13 @@ class Translator:
         first_line: int = 1,
         prefixes: Iterable[str] | None = None,
     ) -> list[long_lines.LinePart]:
-        """Return the parts in which each line is decoded: the whole line, unless it is too long.
+        """Encode lines and split the lines that are too long.
 
         Raises:
-          UserError: a line is too long and `decoding.long_lines` refuses it, or the prefixes do not
-            match the lines.
+          UserError: a line is too long and `decoding.long_lines` does not allow splitting, or the
+            numbers of lines and prefixes differ.
         """
-        begins: Sequence[list[int]] = [[]] * len(lines)
+        prefix_ids: Sequence[list[int]] = [[]] * len(lines)
         if prefixes is not None:
             prefixes = texts(prefixes, "prefixes", first_line)
             if len(prefixes) != len(lines):
@@ -349,9 +346,10 @@ class Translator:
                     f"{len(lines):,} lines have {len(prefixes):,} prefixes; give one for each "
                     'line, and "" for none'
                 )
-            begins = [tokens[:-1] for tokens in self.encode_targets(prefixes)]
+            # A prefix has no end-of-sentence token.
+            prefix_ids = [tokens[:-1] for tokens in self.encode_targets(prefixes)]
         longest, sources = self.longest_sentence, self.encode(lines)
-        return long_lines.parts(sources, begins, decoding, self.vocabulary, longest, first_line)
+        return long_lines.parts(sources, prefix_ids, decoding, self.vocabulary, longest, first_line)
 
     def search(
         self, sentences: Sequence[Sentence], decoding: DecodingConfig, num_best: int, seed: int
@@ -359,7 +357,7 @@ class Translator:
         """Search for the outputs of sentences.
 
         Args:
-          sentences: sentences with a limit of at most their length plus
+          sentences: the sentences, with limits of at most their length plus
             `decoding.max_extra_length`. The default prefix is the vocabulary's `target_begin`.
 
         Yields:
@@ -369,25 +367,20 @@ class Translator:
           UserError: the search needs too much memory.
         """
         lengths = sorted((sentence.length for sentence in sentences), reverse=True)
-        for sizes in plan(lengths, decoding, self.mesh)[:1]:  # the longest need most
+        for sizes in plan(lengths, decoding, self.mesh)[:1]:  # the longest sentences need the most
             check_search_memory(self.model, len(self.vocabulary), decoding, sizes, self.mesh)
-        params, begin = self.prepared(decoding.quantize), self.vocabulary.target_begin
-        sentences = [one if one.prefix else one._replace(prefix=begin) for one in sentences]
+        params, prefix = self.prepared(decoding.quantize), self.vocabulary.target_begin
+        sentences = [s if s.prefix else s._replace(prefix=prefix) for s in sentences]
         constraints = forbidden.constraints_of(decoding, self.vocabulary)
         yield from decode(
             self.model, decoding, params, self.mesh, sentences, num_best, seed, constraints
         )
 
     def open_search(self, decoding: DecodingConfig, limits: Limits, *, seed: int = 0) -> OpenSearch:
-        """Start a search that sentences can join at any time; the caller has to close it.
+        """Start a search that accepts sentences at any time; the caller has to close it.
 
-        The prefix of a sentence must be the vocabulary's `target_begin`. For another target
-        language, take it from the translator that `between` returns.
-
-        Args:
-          decoding: the settings of the search.
-          limits: the sizes of the search.
-          seed: seed of sampling.
+        The prefix of a sentence must be the `target_begin` of a vocabulary: of this translator, or
+        of another language pair from `between`.
         """
         self.check_process()
         return OpenSearch(
@@ -401,27 +394,28 @@ class Translator:
         )
 
     def read(self, best: SearchResult, number: int = 1) -> list[Hypothesis]:
-        """Read the hypotheses of one sentence from a search result, without empty slots.
+        """Decode the text of a sentence's hypotheses, without empty slots.
 
         Args:
-          number: number of the line, for the error.
+          best: the search result of one sentence.
+          number: line number, for the error.
 
         Raises:
           UserError: there are no hypotheses, because the model has diverged.
         """
-        places = zip(*(array.tolist() for array in best), strict=True)
-        kept = [
+        slots = zip(*(array.tolist() for array in best), strict=True)
+        hypotheses = [
             (tuple(tokens[:length]), score, log_prob)
-            for tokens, score, log_prob, length in places
+            for tokens, score, log_prob, length in slots
             if length and math.isfinite(log_prob)
         ]
-        if not kept:
+        if not hypotheses:
             raise diverged(number)
-        texts = self.vocabulary.decode([tokens for tokens, _, _ in kept])
+        texts = self.vocabulary.decode([tokens for tokens, _, _ in hypotheses])
         return [
-            # A vocabulary that spells bytes can write a line break.
+            # A byte-level vocabulary can generate a line break.
             Hypothesis(text.replace("\n", " "), score, log_prob, tokens)
-            for text, (tokens, score, log_prob) in zip(texts, kept, strict=True)
+            for text, (tokens, score, log_prob) in zip(texts, hypotheses, strict=True)
         ]
 
 
@@ -430,23 +424,23 @@ def _prepare(model: DecodingModel, params: Parameters, quantize: sections.Quanti
     return model.prepare(params, quantize)
 
 
-def _immutable(x: jax.typing.ArrayLike) -> Array:
-    """Return a JAX array, which never shares memory with a NumPy array."""
+def _jax_array(x: jax.typing.ArrayLike) -> Array:
+    # jnp.asarray could share memory with a NumPy array, which the caller may change later.
     return x if isinstance(x, jax.Array) else jnp.array(x)
 
 
-def _placed(x: Array, sharding: jax.sharding.Sharding) -> Array:
-    """Put an array on devices, unless it is there; `device_put` would commit it anew."""
+def _put(x: Array, sharding: jax.sharding.Sharding) -> Array:
+    # device_put commits an array to its device, even if it is already there.
     return x if x.sharding == sharding else jax.device_put(x, sharding)
 
 
-def _by_path(params: Parameters) -> dict[str, Array]:
-    """Return the arrays by names such as embedding/embedding, in the order of the leaves."""
-    name = partial(jax.tree_util.keystr, simple=True, separator="/")
-    return {name(path): x for path, x in jax.tree_util.tree_leaves_with_path(params)}
+def _arrays_by_path(params: Parameters) -> dict[str, Array]:
+    """Map paths such as "embedding/embedding" to arrays, in the order of the leaves."""
+    path_string = partial(jax.tree_util.keystr, simple=True, separator="/")
+    return {path_string(path): x for path, x in jax.tree_util.tree_leaves_with_path(params)}
 
 
-def _kind(x: Any) -> str:
+def _array_type(x: Any) -> str:
     return f"{x.dtype}{list(x.shape)}" if hasattr(x, "dtype") else "no array"
 
 
@@ -454,25 +448,22 @@ def _stripped(lines: Iterable[str]) -> list[str]:
     return [line.replace("\n", " ").strip() for line in texts(lines, "lines")]
 
 
-def _number(part: long_lines.LinePart, first_line: int) -> int:
-    """Return the number that determines samples; the first part has its line's number."""
+def _sample_number(part: long_lines.LinePart, first_line: int) -> int:
+    """Return the number that determines samples: for a line's first part, the line number."""
+    # The odd multiplier spreads the numbers of later parts, so that few equal a line number.
     return (first_line + part.line + part.order * 0x9E3779B1) % 2**31
 
 
-def joined_hypotheses(parts: Sequence[Sequence[Hypothesis]], num_best: int) -> list[Hypothesis]:
-    """Join hypotheses of the parts of a line into the best hypotheses of the line, best first.
-
-    Args:
-      parts: the hypotheses of each part, best first.
-    """
+def _joined(parts: Sequence[Sequence[Hypothesis]], num_best: int) -> list[Hypothesis]:
+    """Combine the hypotheses of a line's parts into the best hypotheses of the line."""
     joined = list(parts[0])
     for part in parts[1:]:
-        longer = [_followed(first, second) for first in joined for second in part]
+        longer = [_concatenated(first, second) for first in joined for second in part]
         joined = sorted(longer, key=lambda hypothesis: -hypothesis.score)[:num_best]
     return joined
 
 
-def _followed(first: Hypothesis, second: Hypothesis) -> Hypothesis:
+def _concatenated(first: Hypothesis, second: Hypothesis) -> Hypothesis:
     return Hypothesis(
         f"{first.text} {second.text}".strip(),
         first.score + second.score,
@@ -482,12 +473,12 @@ def _followed(first: Hypothesis, second: Hypothesis) -> Hypothesis:
 
 
 def is_blank(tokens: list[int]) -> bool:
-    """Return whether an encoded line is nothing but the end of sentence."""
+    """Return whether an encoded line has only the end-of-sentence token."""
     return len(tokens) == 1
 
 
 def diverged(number: int) -> DivergedError:
-    """Make the error for a line whose probabilities are not finite."""
+    """Create the error for a line whose probabilities are not finite."""
     return DivergedError(
         f"the model gives no finite probabilities for line {number}; its training has "
         "diverged: use an earlier step, or train again at a lower learning rate"

@@ -57,7 +57,7 @@ def encoder_states(
         return _encoded(network, translator.params, ids)
 
     with within_memory(decoding=True):
-        for line, row in scoring.of_each_line(translator, [tokens], lengths, encoded):
+        for line, row in scoring.compute_rows(translator, [tokens], lengths, encoded):
             states[line, : lengths[line]] = row[: lengths[line]]
     return EncoderStates(states, np.array(lengths, np.int32), tokens)
 
