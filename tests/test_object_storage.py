@@ -351,7 +351,7 @@ def test_a_run_is_published_in_a_bucket_and_opens_there(trained, local, place, c
     assert capsys.readouterr().out.startswith(f"{place} contains the run;")
     assert bits(place) == bits(local)
     assert steps_in(place / "checkpoints") == [STEPS]
-    with pytest.raises(UserError, match="exists; choose another place, or remove that one first"):
+    with pytest.raises(UserError, match="exists; choose another destination, or remove"):
         entry_command(published).run()
 
 

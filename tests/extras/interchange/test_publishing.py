@@ -115,7 +115,7 @@ def test_the_metadata_of_a_card_have_the_scores_of_the_published_parameters(run,
     record_scores(other, _SCORE | {"bleu": 98.0, "ema_decays": [0.9]})
     record_scores(other, _SCORE | {"bleu": 97.0, "checkpoints": [400]})
     (other / "README.md").write_text("---\nlicense: mit\n---\n")  # a page of the user's own
-    with pytest.raises(UserError, match="needs a licence"):
+    with pytest.raises(UserError, match="needs a license"):
         main(["publish", str(other), str(tmp_path / "out")])
     assert main(["publish", str(other), str(tmp_path / "out"), *_LICENCE]) == 0
     card = ModelCard((tmp_path / "out/README.md").read_text(encoding="utf-8"))
@@ -128,26 +128,29 @@ def test_a_published_run_is_copied_with_its_card(run, hub, tmp_path):
     files = hub.models["someone/en-de"].commits[hub.models["someone/en-de"].refs["main"]]
     assert {path.name: path.read_bytes() for path in (tmp_path / "mine").iterdir()} == files
     _alike(tmp_path / "mine", run)
-    with pytest.raises(UserError, match="has no checkpoint to go on from; leave --with-state out"):
+    with pytest.raises(UserError, match="has no checkpoint to resume from; omit --with-state"):
         main(["publish", _NAME, str(tmp_path / "state"), "--with-state"])
-    with pytest.raises(UserError, match="is published, and has one set of parameters; leave --av"):
+    with pytest.raises(UserError, match="is published, and has one set of parameters; omit --av"):
         main(["publish", _NAME, str(tmp_path / "other"), "--average", "1"])
 
 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ([_NAME], "needs a licence; give one by --licence, as apache-2.0, mit"),
-        ([_NAME, "--licence", "apache2.0"], "none that the hub knows; did you mean apache-2.0?"),
+        ([_NAME], "needs a license; set --licence, such as apache-2.0, mit"),
+        (
+            [_NAME, "--licence", "apache2.0"],
+            "not know --licence apache2.0; did you mean apache-2.0?",
+        ),
         (["OUT", *_LICENCE, "--private"], "--private is for hf://NAME/MODEL, not for"),
         (["OUT", *_LICENCE, "--revision", "a"], "--revision is for hf://NAME/MODEL, not for"),
         (["TAKEN", *_LICENCE], "taken exists and is not empty; choose another directory"),
-        ([f"{_NAME}@next", *_LICENCE], "only read; name the branch to write to by --revision"),
+        ([f"{_NAME}@next", *_LICENCE], "names a revision; set the branch to write with --revision"),
         (["hf://en-de", *_LICENCE], "hf://en-de names no model"),
         ([_NAME, *_LICENCE, "--step", "7"], "has no step 7"),
         (
             [_NAME, *_LICENCE, "--with-state", "--average", "1"],
-            "publishes the run as it is; leave --average, --step and --dtype out",
+            "publishes the run unchanged; omit --average, --step and --dtype",
         ),
     ],
 )
@@ -164,7 +167,7 @@ def test_a_mistake_is_one_line_and_publishes_nothing(flags, message, run, hub, t
 @pytest.mark.thorough
 def test_no_right_to_write_and_a_public_model_are_refused(run, hub, monkeypatch):
     hub.models["someone/en-de"] = Model()
-    with pytest.raises(UserError, match="is there already, and public; make it private there"):
+    with pytest.raises(UserError, match="exists and is public; make it private on the hub"):
         main(["publish", run, _NAME, *_LICENCE, "--private"])
     monkeypatch.setenv("HF_TOKEN", "wrong")
     with pytest.raises(UserError, match="denies access; run: hf auth login"):
@@ -178,7 +181,7 @@ def test_a_corpus_below_another_one_is_named_without_either_directory():
     text = "text:/home/someone/wmt, and of text:/home/someone/wmt/secret/news"
     corpora = text.split(", and of ")
     for order in (corpora, corpora[::-1]):
-        assert card._without_places(text, order) == "text:wmt, and of text:news"
+        assert card._without_directories(text, order) == "text:wmt, and of text:news"
 
 
 def test_every_licence_is_one_that_the_hub_lists():
@@ -233,5 +236,5 @@ def test_a_training_goes_on_elsewhere_exactly(tiny_run, hub, tmp_path, capsys):
     assert t2t_jax.load(mine).steps == (12,)
     # It is a run like any other now, and is published as one.
     assert not {"model.safetensors", "SHA256SUMS", "README.md"} & {*os.listdir(mine)}
-    with pytest.raises(UserError, match="needs a licence"):
+    with pytest.raises(UserError, match="needs a license"):
         main(["publish", str(mine), str(tmp_path / "again")])

@@ -1,6 +1,6 @@
-"""The model card of a published run: metadata for the hub, and a page about the model.
+"""Write the model card of a published run: hub metadata, and a page about the model.
 
-It has no figure that the run did not record.
+All figures come from records of the run.
 """
 
 import json
@@ -27,71 +27,72 @@ from t2t_jax.version import __version__
 from t2t_jax.workdir import IMPORTED, read_config, read_fingerprints, read_log, read_scores
 
 _SECTIONS = "Settings", "Software", "Cost of training", "Scores"
-"""The sections of the report on a run that its card has, too."""
+"""The sections of a run report that the model card repeats."""
 _DATASETS = {"wmt14-en-de": "wmt/wmt14", "wmt14-en-fr": "wmt/wmt14"}
-"""The names that public corpora have on the hub."""
+"""The hub names of public corpora."""
 _ORIGIN = schema({}, {"format": str})
 _LANGUAGE = re.compile("[a-z]{2,3}")
 
 
 def check_licence(licence: str | None) -> str:
-    """Return the identifier of a licence as the hub writes it."""
-    known = _text("licences.txt").split()
+    """Return a license identifier in the spelling of the hub, or raise a `UserError`."""
+    identifiers = _text("licences.txt").split()
     common = "apache-2.0, mit, cc-by-4.0, cc-by-sa-4.0, cc-by-nc-4.0, cc0-1.0 or other"
     if licence is None:
-        raise UserError(f"a published model needs a licence; give one by --licence, as {common}")
-    if licence.lower() not in known:
-        way_out = did_you_mean(licence.lower(), known, f"common ones are {common}")
-        raise UserError(f"--licence {licence} is none that the hub knows; {way_out}")
+        raise UserError(f"a published model needs a license; set --licence, such as {common}")
+    if licence.lower() not in identifiers:
+        hint = did_you_mean(licence.lower(), identifiers, f"common licenses are {common}")
+        raise UserError(f"the hub does not know --licence {licence}; {hint}")
     return licence.lower()
 
 
 def licence_of(card: str) -> str | None:
-    """Return the licence that a model card names; None without one."""
-    found = re.search(r"\A---\n(?:.*\n)*?license: (.+)\n", card)
-    return found[1].strip('"') if found else None
+    """Return the license in the metadata of a model card, or None."""
+    match = re.search(r"\A---\n(?:.*\n)*?license: (.+)\n", card)
+    return match[1].strip('"') if match else None
 
 
 def model_card(workdir: Path, model: PortableModel, address: str, licence: str) -> str:
-    """Return the card of a run, as README.md has it.
+    """Return the model card of a run, in Markdown.
 
     Args:
-      model: what is published of it.
-      address: the name by which the published run is opened.
-      licence: the identifier of its licence, as the hub writes it.
+      model: published model of the run.
+      address: address of the published run.
+      licence: license identifier; see `check_licence`.
     """
     config, scores = read_config(workdir), read_scores(workdir)
     scores = scores or last_evaluation(config, read_log(workdir))
     decay = model.config.training.ema_decay
     published = list(model.steps), [] if decay is None else [decay]
-    own_scores = [
+    model_scores = [
         score
         for score in scores
         if (score.get("checkpoints"), score.get("ema_decays", [])) == published
     ]
     title = address.partition("@")[0].rstrip("/").rpartition("/")[2]
-    sections = [one for one in build_report(workdir).sections if one.title in _SECTIONS]
+    sections = [section for section in build_report(workdir).sections if section.title in _SECTIONS]
     data, task = config.data, task_of(config.data.corpus, config.data.task)
     is_translation = data.facts.hub_task == "translation"
     languages = f" from {data.source_language} to {data.target_language}" * is_translation
-    metadata = _metadata(config, own_scores, title, licence)
+    metadata = _metadata(config, model_scores, title, licence)
     card = Template(_text("model_card.md")).substitute(
-        # Every value of JSON is one of YAML.
+        # Every JSON value is a YAML value.
         metadata="\n".join(f"{name}: {json.dumps(value)}" for name, value in metadata.items()),
         title=title,
-        summary=f"{task.model[:1].upper()}{task.model[1:]}{languages}, trained with t2t_jax, which "
-        f"is written after Vaswani et al. 2017.",
+        summary=f"{task.model[:1].upper()}{task.model[1:]}{languages}, trained with t2t_jax, an "
+        "implementation of the Transformer (Vaswani et al. 2017).",
         date=time.strftime("%Y-%m-%d", time.gmtime()),
         version=__version__,
-        python=_python(config, address),
-        command=_command(config, address),
+        python=_python_example(config, address),
+        command=_command_example(config, address),
         data=_data(config, workdir),
         hardware=_hardware(workdir),
-        sections="\n\n".join(one.markdown() for one in sections),
+        sections="\n\n".join(section.markdown() for section in sections),
         scored=_scored(scores),
         limits=_limits(config),
     )
-    return _without_places(card, [config.data.corpus, *(str(one.get("corpus")) for one in scores)])
+    corpora = (str(score.get("corpus")) for score in scores)
+    return _without_directories(card, [config.data.corpus, *corpora])
 
 
 def _text(name: str) -> str:
@@ -99,16 +100,16 @@ def _text(name: str) -> str:
 
 
 def _metadata(config: Config, scores: Sequence[Record], title: str, licence: str) -> dict[str, Any]:
-    """Return the metadata of the card, by the hub's names."""
+    """Return the metadata of a model card, by hub field."""
     data, facts = config.data, config.data.facts
     pair = language_of(data.source_language), language_of(data.target_language)
     languages = dict.fromkeys(pair if facts.hub_task == "translation" else ())
-    known = [one for one in languages if _LANGUAGE.fullmatch(one)]
-    names = (public_name(one.name) for one in components_of(data.corpus))
+    codes = [language for language in languages if _LANGUAGE.fullmatch(language)]
+    names = (public_name(component.name) for component in components_of(data.corpus))
     datasets = dict.fromkeys(_DATASETS[name] for name in names if name in _DATASETS)
     results = list(_results(config, scores))
-    found = {
-        "language": known,
+    fields = {
+        "language": codes,
         "license": licence,
         "library_name": "t2t_jax",
         "pipeline_tag": facts.hub_task,
@@ -116,63 +117,58 @@ def _metadata(config: Config, scores: Sequence[Record], title: str, licence: str
         "datasets": list(datasets),
         "model-index": [{"name": title, "results": results}] if results else [],
     }
-    return {name: value for name, value in found.items() if value}
+    return {name: value for name, value in fields.items() if value}
 
 
 def _results(config: Config, scores: Sequence[Record]) -> Iterator[dict[str, Any]]:
-    """Yield the newest scores of each set, as the `model-index` of a card has them.
+    """Yield the scores of each test set, as entries of the hub's `model-index`.
 
-    Scores of a part of a set count only where there are none of more of it.
+    For each test set, the scores of the most sentences count, and among these the newest.
     """
-    task = task_of(config.data.corpus, config.data.task)
+    task, hub_task = task_of(config.data.corpus, config.data.task), config.data.facts.hub_task
     by_size = sorted(scores, key=lambda score: score.get("num_sentences") or 0)
-    newest = {scored_test_set(score): score for score in by_size}
-    for name, score in newest.items():
+    largest = {scored_test_set(score): score for score in by_size}
+    for name, score in largest.items():
         metrics = [
-            {"type": one.field, "value": score[one.field], "name": one.name}
+            {"type": metric.field, "value": score[metric.field], "name": metric.name}
             | ({"args": {"signature": score[signature]}} if signature in score else {})
-            for one in task.measures
-            if isinstance(score.get(one.field), int | float)
-            for signature in [one.signature_field]
+            for metric in task.measures
+            if isinstance(score.get(metric.field), int | float)
+            for signature in [metric.signature_field]
         ]
         if metrics:
-            kind = re.sub(r"[^a-z0-9]+", "-", _shown(str(score.get("corpus"))).lower()).strip("-")
-            dataset = {"name": name, "type": kind, "split": str(score.get("split"))}
-            yield {
-                "task": {"type": config.data.facts.hub_task},
-                "dataset": dataset,
-                "metrics": metrics,
-            }
+            corpus = _without_directory(str(score.get("corpus"))).lower()
+            slug = re.sub(r"[^a-z0-9]+", "-", corpus).strip("-")
+            dataset = {"name": name, "type": slug, "split": str(score.get("split"))}
+            yield {"task": {"type": hub_task}, "dataset": dataset, "metrics": metrics}
 
 
-def _shown(corpus: str) -> str:
-    """Return the name of a corpus without local directories."""
-    found = []
-    for place, weight in components_of(public_name(corpus)):
-        scheme, colon, name = place.partition(":")
+def _without_directory(corpus: str) -> str:
+    """Return the name of a corpus without local directories, such as "text:news × 2"."""
+    components = []
+    for path, weight in components_of(public_name(corpus)):
+        scheme, colon, name = path.partition(":")
         times = "" if weight == 1 else f" × {weight}"
-        found.append(f"{scheme}{colon}{name.rstrip('/').rpartition('/')[2]}{times}")
-    return " + ".join(found)
+        components.append(f"{scheme}{colon}{name.rstrip('/').rpartition('/')[2]}{times}")
+    return " + ".join(components)
 
 
-def _without_places(text: str, corpora: Iterable[str]) -> str:
-    """Return a text in which corpora are named without the directories of the machine.
-
-    The name of a corpus may begin with that of another, so longer names are replaced first.
-    """
+def _without_directories(text: str, corpora: Iterable[str]) -> str:
+    """Remove local directories from the names of corpora in a text."""
+    # One name may be the prefix of another, so replace longer names first.
     for corpus in sorted(set(corpora), key=len, reverse=True):
-        text = text.replace(corpus, _shown(corpus))
+        text = text.replace(corpus, _without_directory(corpus))
     return text
 
 
-def _python(config: Config, address: str) -> str:
+def _python_example(config: Config, address: str) -> str:
     lines = ["import t2t_jax", f'model = t2t_jax.load("{address}")']
     if config.data.facts.writes_text:
         lines.append('print(model.translate(["A sentence."]))')
     return "\n".join(lines)
 
 
-def _command(config: Config, address: str) -> str:
+def _command_example(config: Config, address: str) -> str:
     command = config.data.facts.commands[0]
     flag = "--workdir " if config.data.facts.writes_text else ""
     return f"t2t-jax {command} {flag}{address} --input FILE"
@@ -181,33 +177,33 @@ def _command(config: Config, address: str) -> str:
 def _data(config: Config, workdir: Path) -> str:
     corpus, origin = read_fingerprints(workdir).get("corpus"), workdir / IMPORTED
     if origin.is_file():
-        form = read_object(origin, _ORIGIN, "import it again").get("format", "another program")
-        return f"The model was imported ({form}); what it was trained on is not recorded."
-    known = f"its SHA-256 in t2t_jax's form is `{corpus}`" if corpus else "its hash is not recorded"
+        program = read_object(origin, _ORIGIN, "import it again").get("format", "another program")
+        return f"The model was imported ({program}). Its training data is not recorded."
+    sha256 = f"is `{corpus}`" if corpus else "is not recorded"
     return (
-        f"Trained on {_shown(config.data.corpus)}; {known}. The vocabulary has "
-        f"{config.data.vocab_size:,} entries, and training took sentences of up to "
-        f"{config.data.max_length:,} of them."
+        f"The training corpus is {_without_directory(config.data.corpus)}. Its SHA-256 in the "
+        f"format of t2t_jax {sha256}. The vocabulary has {config.data.vocab_size:,} entries. "
+        f"Training used sentences of up to {config.data.max_length:,} tokens."
     )
 
 
 def _hardware(workdir: Path) -> str:
-    """Describe the jobs of a training: dates, devices and times, without host names."""
-    found = read_goodput(workdir)
-    if found is None:
-        return "The hardware and the time of the training are not recorded."
+    """List the dates, devices and durations of a run's jobs, without host names."""
+    goodput = read_goodput(workdir)
+    if goodput is None:
+        return "The hardware and the duration of training are not recorded."
     lines = []
-    for job in found.jobs:
+    for job in goodput.jobs:
         account = job.account
-        begun = time.strftime("%Y-%m-%d", time.gmtime(account["begun"]))
+        date = time.strftime("%Y-%m-%d", time.gmtime(account["begun"]))
         spent = duration(sum(job.seconds.values()) - job.seconds[BETWEEN])
         hardware = f"{account['devices']} × {account.get('kind', 'unknown device')}"
-        lines.append(f"- {begun}: {account.get('hardware', hardware)}, {spent}")
-    return "\n".join(["Hardware of the training, a line for each start:", "", *lines])
+        lines.append(f"- {date}: {account.get('hardware', hardware)}, {spent}")
+    return "\n".join(["Training hardware, with one line per job:", "", *lines])
 
 
 def _scored(scores: Sequence[Record]) -> str:
-    """Describe how each score was measured, as far as the run recorded it."""
+    """List the command, date and hardware of each recorded score."""
     return "\n".join(
         f"- {scored_test_set(score)}: `t2t-jax evaluate RUN --split {score.get('split')}`, "
         f"{score['date']}, {score.get('hardware', 'hardware not recorded')}"
@@ -221,11 +217,11 @@ def _limits(config: Config) -> str:
     if config.data.facts.writes_text:
         lines.append(
             f"- Inputs of more than {config.decoding.max_source_length:,} subwords are split or "
-            "refused."
+            "rejected."
         )
     lines += [
-        "- It knows what its training text has, with its errors and biases, and was not examined "
-        "for any use beyond the scores above.",
-        "- What it writes may be fluent and wrong; have it checked where that matters.",
+        "- The model repeats errors and biases of its training data. It was evaluated only by the "
+        "scores above.",
+        "- Outputs may be fluent but wrong. Have a person check important outputs.",
     ]
     return "\n".join(lines)

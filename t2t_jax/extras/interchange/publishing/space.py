@@ -1,8 +1,8 @@
-"""A Space of Hugging Face that translates with a published run: a page in a browser, by Gradio.
+"""Write a Hugging Face Space, a Gradio web page that translates with a published run.
 
-DIRECTORY/app.py             loads the run by its name, and serves the page
-DIRECTORY/requirements.txt   what it needs besides Gradio
-DIRECTORY/README.md          the settings of the Space, as the hub reads them
+DIRECTORY/app.py             program that loads the run and serves the page
+DIRECTORY/requirements.txt   dependencies of the program, except Gradio
+DIRECTORY/README.md          settings of the Space for the hub
 """
 
 import json
@@ -19,14 +19,14 @@ from t2t_jax.workdir import read_config
 
 _FILES = "app.py", "requirements.txt", "README.md"
 _GRADIO = "6.31.0"
-"""The version of Gradio that the Space asks for, with which it was tried."""
+"""The version of Gradio that the Space requires and that we tested."""
 
 
 def publish_with_space(command: PublishCommand, directory: Path) -> str:
-    """Publish a run on the hub, and write the files of a Space that translates with it.
+    """Publish a run on the hub, write a Space for it, and return the address of the run.
 
     Args:
-      directory: where to write the files of the Space.
+      directory: missing or empty directory for the files of the Space.
     """
     target, dry_run = hub.address(command.destination), command.dry_run
     if target is None:
@@ -34,14 +34,16 @@ def publish_with_space(command: PublishCommand, directory: Path) -> str:
     data = read_config(opening.resolve_run(command.workdir)).data
     if data.facts.hub_task != "translation":
         raise UserError(
-            f"--space is for models that translate, which that of {command.workdir} does not"
+            f"--space is for translation models, but the model of {command.workdir} is not one"
         )
     if dry_run and directory.resolve().is_relative_to(dry_run.resolve()):
-        raise UserError(f"--space {directory} is in --dry-run {dry_run}; give one beside it")
-    with atomic_file.writing_directory(directory) as place:
-        name = publish(command)
+        raise UserError(
+            f"--space {directory} is inside --dry-run {dry_run}; choose another directory"
+        )
+    with atomic_file.writing_directory(directory) as partial:
+        address = publish(command)
         values = {
-            "name": json.dumps(command.destination if dry_run else name),
+            "name": json.dumps(command.destination if dry_run else address),
             "title": json.dumps(target.repository.rpartition("/")[2]),
             "repository": json.dumps(target.repository),
             "source": json.dumps(data.source_language),
@@ -51,5 +53,5 @@ def publish_with_space(command: PublishCommand, directory: Path) -> str:
         }
         for file in _FILES:
             text = (files(__package__) / "space" / f"{file}.txt").read_text("utf-8")
-            (place / file).write_text(Template(text).substitute(values), encoding="utf-8")
-    return name
+            (partial / file).write_text(Template(text).substitute(values), encoding="utf-8")
+    return address
