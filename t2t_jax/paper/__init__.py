@@ -1,7 +1,7 @@
-"""The figures and settings of the paper "Attention Is All You Need", Vaswani et al. 2017, as data.
+"""Results and settings of the paper "Attention Is All You Need" (Vaswani et al. 2017) as data.
 
-Sections, tables and equations are those of arXiv 1706.03762v5. Settings are named by attributes of
-`Config`: `model.d_ff`, or `model.key_size` for d_k.
+Sections, tables and equations refer to arXiv 1706.03762v5. The names of settings are attributes of
+`Config`, such as `model.d_ff`.
 """
 
 from typing import NamedTuple
@@ -13,11 +13,11 @@ UNPUBLISHED = "not published"
 class Table3Row(NamedTuple):
     """A row of Table 3: a model for WMT 2014 English-German, scored on newstest2013.
 
-    The paper uses beam search as in section 6.1, and no checkpoint averaging (section 6.2).
+    The paper decodes these models by beam search, without checkpoint averaging (section 6.2).
     """
 
     num_layers: int
-    """Number N of layers in the encoder, and in the decoder."""
+    """Number N of encoder layers, and of decoder layers."""
     d_model: int
     """Width of every layer's output."""
     d_ff: int
@@ -39,13 +39,13 @@ class Table3Row(NamedTuple):
     dev_bleu: float
     """BLEU on newstest2013."""
     parameters: int | None
-    """Parameters in millions; None for rows A, D and E, where the paper does not state them."""
+    """Parameters in millions; None for rows A, D and E, for which the paper states none."""
     position: str = "sinusoidal"
-    """Scheme of positions; learned in row E, "positional embedding instead of sinusoids"."""
+    """Kind of position encoding. Row E uses "positional embedding instead of sinusoids"."""
 
     @property
     def settings(self) -> dict[str, object]:
-        """Return the settings of the row, by attribute of `Config`."""
+        """Return the settings of the row, keyed by attribute of `Config`."""
         return {
             **self._common(),
             "model.key_size": self.d_k,
@@ -54,25 +54,25 @@ class Table3Row(NamedTuple):
         }
 
     def changes(self, *, narrower: int = 1, shallower: int = 1) -> dict[str, object]:
-        """Return changes of `Config` that make a model of this row's proportions.
+        """Return changes for `Config.replace` that give a model with this row's proportions.
 
         Args:
-          narrower: the divisor of all widths of the row.
-          shallower: the divisor of its number of layers.
+          narrower: divisor of all widths.
+          shallower: divisor of the number of layers.
 
         Returns:
-          Values by path, for `Config.replace`, without the number of training steps; `model.d_k`
-          and `model.d_v` are None where they are d_model / h.
+          Values by field, without the number of training steps; `model.d_k` and `model.d_v` are
+          None if they equal d_model / h.
         """
-        share = self.d_model // self.num_heads
+        head_width = self.d_model // self.num_heads
         return {
             **self._common(narrower, shallower),
-            "model.d_k": None if self.d_k == share else self.d_k // narrower,
-            "model.d_v": None if self.d_v == share else self.d_v // narrower,
+            "model.d_k": None if self.d_k == head_width else self.d_k // narrower,
+            "model.d_v": None if self.d_v == head_width else self.d_v // narrower,
         }
 
     def _common(self, narrower: int = 1, shallower: int = 1) -> dict[str, object]:
-        """Return the settings, divided as in `changes`, that are fields of `Config`."""
+        """Return the settings that are fields of `Config`, divided as in `changes`."""
         return {
             "model.num_encoder_layers": self.num_layers // shallower,
             "model.num_decoder_layers": self.num_layers // shallower,
@@ -107,7 +107,7 @@ TABLE_3 = {
     "E-learned": Table3Row(6, 512, 2048, 8, 64, 64, 0.1, 0.1, 100_000, 4.92, 25.7, None, "learned"),
     "big": Table3Row(6, 1024, 4096, 16, 64, 64, 0.3, 0.1, 300_000, 4.33, 26.4, 213),
 }
-"""Table 3, in its order: the base model, variations on it by group, the big model."""
+"""Table 3: the base model, the variations A to E, and the big model."""
 
 
 class Table2Row(NamedTuple):
@@ -118,53 +118,53 @@ class Table2Row(NamedTuple):
     test_bleu_french: float
     """BLEU on newstest2014 of WMT 2014 English-French."""
     training_flops: float
-    """Floating point operations of training, which the paper estimates as `training_flops` does."""
+    """Training FLOPs, as the paper estimates them; see `training_flops`."""
 
 
 TABLE_2 = {
     "base": Table2Row(27.3, 38.1, 3.3e18),
-    # 41.8 in Table 2 and the abstract; the text of section 6.1 still has 41.0, as in version 1.
+    # Table 2 and the abstract say 41.8; section 6.1 still says 41.0, as in version 1.
     "big": Table2Row(28.4, 41.8, 2.3e19),
 }
 """The Transformer's rows of Table 2."""
 
 TEST_SETS = {"dev": "newstest2013", "test": "newstest2014"}
-"""The sets that translation is tuned on (dev, Table 3) and reported on (test, Table 2)."""
+"""Translation sets: dev for tuning (Table 3), test for reported scores (Table 2)."""
 
 PARSING_TEST_SETS = {"dev": "WSJ section 22", "test": "WSJ section 23"}
-"""The sets that parsing is tuned on (dev, section 6.3) and reported on (test, Table 4)."""
+"""Parsing sets: dev for tuning (section 6.3), test for reported scores (Table 4)."""
 
 TABLE_4 = {"WSJ only": 91.3, "semi-supervised": 92.7}
 """The Transformer's rows of Table 4: F1 on section 23 of the Wall Street Journal, in percent."""
 
 
 class Training(NamedTuple):
-    """The hardware and the time of the training of a model (section 5.2)."""
+    """Hardware and time of a training run (section 5.2)."""
 
     devices: int
-    """Number of NVIDIA P100 GPUs, in one machine."""
+    """Number of NVIDIA P100 GPUs in one machine."""
     seconds_per_step: float
-    """Wall time of a step."""
+    """Wall-clock time of a step."""
     seconds: float
-    """Wall time from the first step to the last."""
+    """Wall-clock time of the training run."""
 
 
 TRAINING = {"base": Training(8, 0.4, 12 * 3600), "big": Training(8, 1.0, 3.5 * 24 * 3600)}
-"""The trainings by model: 12 hours of 0.4 s steps, 3.5 days of 1.0 s steps (section 5.2)."""
+"""Training runs by model: 12 hours of 0.4 s steps, and 3.5 days of 1.0 s steps (section 5.2)."""
 
 P100_FLOPS = 9.5e12
-"""Sustained single-precision operations per second of a P100, as the paper has it (footnote 5)."""
+"""Sustained single-precision FLOP/s of a P100, by the paper (footnote 5)."""
 
 
 def training_flops(device_seconds: float, flops_per_second: float) -> float:
-    """Estimate the floating point operations of a training as the paper does (section 6.1).
+    """Estimate the FLOPs of a training run as the paper does (section 6.1).
 
-    The estimate is an upper bound: it counts what the devices could have computed, and
-    `config.cost.model_flops_per_step` counts what the model needs.
+    The estimate is an upper bound: the FLOPs that the devices could compute in this time.
+    `config.cost.model_flops_per_step` counts the FLOPs that the model needs.
 
     Args:
-      device_seconds: training time, summed over the devices that trained together.
-      flops_per_second: sustained operations per second of each device.
+      device_seconds: training time, summed over all devices.
+      flops_per_second: sustained FLOP/s of each device.
     """
     return device_seconds * flops_per_second
 
@@ -173,12 +173,12 @@ class Constant(NamedTuple):
     """A setting that the paper states."""
 
     name: str
-    """The name of the setting in reports."""
+    """Name of the setting in reports."""
     section: str
-    """The section of the paper that states it."""
+    """Section of the paper that states the setting."""
     values: dict[str, object]
-    """The value for the base model on English-German, by attribute of `Config`; several values
-    where several attributes are one setting of the paper."""
+    """Values for the base model on English-German, keyed by attribute of `Config`. One setting of
+    the paper may be several attributes."""
 
 
 CONSTANTS = (
@@ -245,15 +245,15 @@ CONSTANTS = (
     Constant("length penalty alpha", "6.1", {"decoding.length_penalty": 0.6}),
     Constant("output longer by at most", "6.1", {"decoding.max_extra_length": 50}),
 )
-"""All settings that the paper states of the base model."""
+"""All settings that the paper states for the base model."""
 
 BASE_SETTINGS = {path: value for constant in CONSTANTS for path, value in constant.values.items()}
-"""The settings of the base model on English-German, by attribute of `Config`."""
+"""Settings of the base model on English-German, keyed by attribute of `Config`."""
 
 _BIG = {
     path: value for path, value in TABLE_3["big"].settings.items() if value != BASE_SETTINGS[path]
 } | {"checkpoint.every_steps": 600, "checkpoint.average": 20}
-# No corpus of ours is this one: WMT publishes 41M pairs, and our subwords are byte pairs.
+# No corpus of this package equals it: WMT publishes 41M pairs, and our subwords are byte pairs.
 _FRENCH = {
     "data.corpus": "WMT 2014 fr-en, 36M pairs, word-pieces",
     "data.target_language": "fr",
@@ -290,7 +290,7 @@ EXPERIMENTS: dict[str, dict[str, object]] = {
     "parsing, semi-supervised": _PARSING
     | {"data.corpus": "WSJ sections 2-21, 17M trees by other parsers", "data.vocab_size": 32_000},
 }
-"""The changes of `CONSTANTS` in each of the paper's experiments (Table 3, sections 6.1 and 6.3)."""
+"""Changes to `CONSTANTS` in each experiment of the paper (Table 3, sections 6.1 and 6.3)."""
 
 TABLE_3_CHANGES = {"checkpoint.average": 1, "checkpoint.every_steps": UNPUBLISHED}
-"""The changes of `CONSTANTS` in all rows of Table 3: no checkpoint averaging (section 6.2)."""
+"""Changes to `CONSTANTS` in all rows of Table 3: no checkpoint averaging (section 6.2)."""

@@ -249,7 +249,7 @@ def test_compiling_only_neither_joins_nor_trains(config_file, monkeypatch, capsy
 
 def test_the_text_of_a_program_is_only_written_where_one_is_compiled(config_file):
     main = runpy.run_path(str(ROOT / "train.py"))["main"]
-    with pytest.raises(UserError, match="--write-program is for --compile-only"):
+    with pytest.raises(UserError, match="--write-program needs --compile-only"):
         main(["--config", config_file, "--workdir", "w", "--write-program", "p.txt"])
 
 

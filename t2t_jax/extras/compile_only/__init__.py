@@ -1,4 +1,4 @@
-"""The memory and the least time of a step, computed for some devices without running it."""
+"""Memory and minimum time of a step, computed for devices that may be absent."""
 
 from t2t_jax.plugins import Plugin
 

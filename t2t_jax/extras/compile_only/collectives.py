@@ -1,7 +1,4 @@
-"""The collectives of a compiled program, in which devices send each other data, read from its text.
-
-A device's number in a program is its place in the mesh, counted row by row.
-"""
+"""A parser for the collectives of a compiled program."""
 
 import math
 import re
@@ -18,7 +15,7 @@ COLLECTIVES = {
     *("all-reduce", "all-gather", "reduce-scatter"),
     *("all-to-all", "collective-permute", "collective-broadcast"),
 }
-"""The opcodes of operations in which devices exchange data."""
+"""Opcodes of the operations in which devices exchange data."""
 _CHAIN = re.compile(r'\bchain_id="(\d+)"')
 _LISTED_GROUPS = re.compile(r"\b(?:replica_groups|source_target_pairs)=\{((?:\{[\d,]*\},?)*)\}")
 _IOTA_GROUPS = re.compile(r"\breplica_groups=\[\d+,(\d+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
@@ -28,7 +25,7 @@ _MESH_GROUPS = re.compile(
 )
 
 Groups = tuple[tuple[int, ...], ...]
-"""Groups of devices that exchange data, each device by its place in the mesh."""
+"""Groups of devices that exchange data: indices of devices in the mesh, in row-major order."""
 
 
 @dataclass(frozen=True)
@@ -39,17 +36,16 @@ class Collective:
     """`all-reduce`, `all-gather`, `reduce-scatter`, `all-to-all`, `collective-permute` or
     `collective-broadcast`."""
     num_bytes: int
-    """The size of the whole array that a device has before it is scattered or once it is
-    gathered."""
+    """Size of the full array on a device, before a scatter or after a gather."""
     groups: Groups
-    """The devices that exchange data with each other; for a permutation, the pairs of sender and
+    """Groups of devices that exchange data. For a permutation, these are pairs of a sender and a
     receiver."""
     count: int
-    """How often the operation is executed in one run of the program."""
+    """Number of times that one run of the program executes the operation."""
 
     @property
     def sent_bytes(self) -> float:
-        """Return the least bytes that a device sends in one execution, by a ring of the group."""
+        """Return the bytes that a device sends in one execution, by the ring algorithm."""
         if self.kind == "collective-permute":
             return float(self.num_bytes if any(a != b for a, b in self.groups) else 0)
         size = max(len(group) for group in self.groups)
@@ -57,97 +53,94 @@ class Collective:
         return rounds * self.num_bytes * (size - 1) / size
 
     def mesh_axes(self, mesh_shape: Mapping[str, int]) -> tuple[str, ...]:
-        """Return the axes of the mesh, of the given shape in its order, that the data crosses."""
+        """Return the axes of a mesh of this shape along which the devices exchange data."""
         crossed = np.zeros(len(mesh_shape), bool)
         for group in self.groups:
-            places = np.stack(np.unravel_index(group, tuple(mesh_shape.values())))
-            crossed |= (places != places[:, :1]).any(axis=1)
+            # [axes, devices of the group]
+            coordinates = np.stack(np.unravel_index(group, tuple(mesh_shape.values())))
+            crossed |= (coordinates != coordinates[:, :1]).any(axis=1)
         return tuple(compress(mesh_shape, crossed))
 
 
 def collectives(program: Program) -> list[Collective]:
-    """Return the collectives of a compiled program, in the order of its text.
-
-    A collective within a loop counts as often as the loop runs; see `Program.rounds`.
-    """
-    found: dict[str | int, Collective] = {}
+    """Return the collectives of a compiled program, with the runs in a loop counted."""
+    by_chain: dict[str | int, Collective] = {}
     for name, instruction, count in program.executed():
         if instruction.opcode.removesuffix("-start") in COLLECTIVES:
-            # XLA for TPU spreads a transfer over several fusions, each of which repeats it.
+            # XLA for TPUs splits a transfer into several fusions. Each repeats the whole
+            # collective.
             chain = _CHAIN.search(instruction.line)
-            key = chain[1] if chain else len(found)
-            found.setdefault(key, collective(program, name, instruction, count))
-    return list(found.values())
+            key = chain[1] if chain else len(by_chain)
+            by_chain.setdefault(key, collective(program, name, instruction, count))
+    return list(by_chain.values())
 
 
 def collective(program: Program, name: str, instruction: Instruction, count: int) -> Collective:
-    """Return the collective that an instruction executes, `count` times, in a computation's `name`.
-
-    The opcode of the instruction, without "-start", is one of `COLLECTIVES`.
-    """
+    """Parse the collective of an instruction, which computation `name` executes `count` times."""
     kind = instruction.opcode.removesuffix("-start")
     groups = _groups(instruction.line, program.num_devices)
     num_bytes = _num_bytes(instruction)
     if kind == "reduce-scatter":
         num_bytes *= len(groups[0])
     elif kind == "all-reduce" and name.startswith("all-reduce-scatter"):
-        kind = "reduce-scatter"  # as XLA for TPU spells it: a fusion that keeps one part
+        kind = "reduce-scatter"  # XLA for TPUs: a fusion that keeps one part
     return Collective(kind, num_bytes, groups, count)
 
 
 def _num_bytes(instruction: Instruction) -> int:
     arrays, opcode = instruction.arrays, instruction.opcode
-    # The start of a transfer has operands, then results, then counters `u32[]`; but the start of an
-    # all-reduce has its results alone, unless XLA (of jax 0.12) puts a tuple of operands first.
+    # The shape of a "-start" lists operands, then results, then counters `u32[]`. An
+    # "all-reduce-start" lists only results, except in jax 0.12: there, a tuple of operands is
+    # first.
     has_operands = opcode != "all-reduce-start" or "= ((" in instruction.line
     if opcode.endswith("-start") and has_operands:
-        arrays = [each for each in arrays if (each.dtype, each.sizes) != ("u32", ())]
+        arrays = [array for array in arrays if (array.dtype, array.sizes) != ("u32", ())]
         arrays = arrays[len(arrays) // 2 :]
-    return math.ceil(sum(each.num_bytes for each in arrays))
+    return math.ceil(sum(array.num_bytes for array in arrays))
 
 
-def _groups(line: str, devices: int) -> Groups:
-    """Parse the groups of a collective, in any of the forms in which XLA is known to write them."""
+def _groups(line: str, num_devices: int) -> Groups:
+    """Parse the groups of devices of a collective, in any of XLA's three notations."""
     if match := _MESH_GROUPS.search(line):
-        axes, shape, order, chosen = match.groups()
-        return _mesh_groups(axes, chosen, _numbered(shape, order) if shape else None)
+        axes, shape, order, group_axes = match.groups()
+        return _mesh_groups(axes, group_axes, _device_ids(shape, order) if shape else None)
     if match := _IOTA_GROUPS.search(line):
         size, shape, order = match.groups()
-        return _rows(_numbered(shape, order), int(size))
+        return _rows(_device_ids(shape, order), int(size))
     if match := _LISTED_GROUPS.search(line):
-        listed = tuple(_integers(group) for group in re.findall(r"\{([\d,]+)\}", match[1]))
-        return listed or (tuple(range(devices)),)
-    raise ValueError(f"no groups of devices are known in {line[:300]!r}")
+        groups = tuple(_integers(group) for group in re.findall(r"\{([\d,]+)\}", match[1]))
+        return groups or (tuple(range(num_devices)),)  # an empty list means one group of all
+    raise ValueError(f"no groups of devices in {line[:300]!r}")
 
 
-def _numbered(shape: str, order: str | None) -> Int[np.ndarray, "..."]:
-    """Return the devices that XLA writes as `[8,2]T(1,0)`: counted by rows, then transposed."""
+def _device_ids(shape: str, order: str | None) -> Int[np.ndarray, "..."]:
+    """Return the device indices that XLA writes as `[8,2]T(1,0)`: a shape and a transposition."""
     sizes = _integers(shape)
     devices = np.arange(math.prod(sizes)).reshape(sizes)
     return devices.transpose(_integers(order)) if order else devices
 
 
-def _mesh_groups(axes: str, chosen: str, devices: Int[np.ndarray, "..."] | None) -> Groups:
-    """Return groups along axes of a mesh: `'a'=2,'b'=4` and `'b'`, or `'b':(2)2`, part of an axis.
+def _mesh_groups(axes: str, group_axes: str, devices: Int[np.ndarray, "..."] | None) -> Groups:
+    """Parse groups along some axes of a mesh, such as `'b'` of `'a'=2,'b'=4`.
 
-    `'b':(m)n` is the part of size n when b is split into axes of sizes m, n and the rest.
+    `'b':(m)n` means a part of b: the axis of size n if b is split into sizes m, n and the rest.
     """
     sizes = {name: int(size) for name, size in re.findall(r"'([^']+)'=(\d+)", axes)}
-    cuts = re.findall(r"'([^']+)'(?::\((\d+)\)(\d+))?", chosen)
+    matches = re.findall(r"'([^']+)'(?::\((\d+)\)(\d+))?", group_axes)
     shape: list[int] = []
-    across: list[int] = []
+    grouped: list[int] = []  # axes of `shape` along which a group extends
     for name, size in sizes.items():
-        parts = [(int(before or 1), int(part or size)) for cut, before, part in cuts if cut == name]
-        done = 1
+        parts = [(int(m or 1), int(n or size)) for axis, m, n in matches if axis == name]
+        covered = 1
         for before, part in sorted(parts):
-            shape += [before // done, part]
-            across.append(len(shape) - 1)
-            done = before * part
-        shape.append(size // done)
-    kept = [axis for axis in range(len(shape)) if axis not in across]
+            shape += [before // covered, part]
+            grouped.append(len(shape) - 1)
+            covered = before * part
+        shape.append(size // covered)
+    batch_axes = [axis for axis in range(len(shape)) if axis not in grouped]
     devices = np.arange(math.prod(shape)) if devices is None else devices
-    split = devices.reshape(shape).transpose(*kept, *across)
-    return _rows(split, math.prod(shape[axis] for axis in across))
+    transposed = devices.reshape(shape).transpose(*batch_axes, *grouped)
+    return _rows(transposed, math.prod(shape[axis] for axis in grouped))
 
 
 def _rows(devices: Int[np.ndarray, "..."], size: int) -> Groups:

@@ -1,4 +1,4 @@
-"""The compilation of a training step, and of a search, for devices that need not exist."""
+"""Compile a training step, and a decoding step, for devices that may be absent."""
 
 import re
 import time
@@ -36,7 +36,7 @@ from t2t_jax.training.settling import settled
 from t2t_jax.training.state import abstract_state
 from t2t_jax.training.step import abstract_batch, compile_train_step
 
-_SENTENCES = 64  # that are searched for at once
+_SENTENCES = 64  # decoded at once
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _SIZE = r"([\d.]+)([KMGT]?)"
 _OUT_OF_MEMORY = re.compile(rf"\({_SIZE}\) exceeds available HBM \({_SIZE}\)")
@@ -45,14 +45,16 @@ _OUT_OF_MEMORY = re.compile(rf"\({_SIZE}\) exceeds available HBM \({_SIZE}\)")
 def compile_ahead(
     config: Config, devices: Sequence[jax.Device], write_program: Path | None = None
 ) -> report.StepReport:
-    """Compile the training step of a config for some devices, and return a report.
+    """Compile the training step of a config for the given devices, without reading a corpus.
 
-    The vocabulary is as large as the config asks for; no corpus is read. The text of the compiled
-    program is written to the file `write_program`, if one is given.
+    Args:
+      config: its `data.vocab_size` sets the size of the vocabulary.
+      devices: devices that need not be attached.
+      write_program: file for the text of the compiled program; None writes no file.
     """
     if config.parallel.backend != "jit":
         raise UserError(
-            "--compile-only compiles what parallel.backend='jit' runs, but it is "
+            "--compile-only supports only parallel.backend='jit', but the config has "
             f"{config.parallel.backend!r}; add --parallel.backend jit"
         )
     for problem in named_functions.function_problems(config, is_run=False):
@@ -66,7 +68,7 @@ def compile_ahead(
     batch = abstract_batch(layout, model.example(), shape.source_length, shape.target_length)
     step: Any = compile_train_step(config, model, mesh)
     start = time.monotonic()
-    with use_abstract_mesh(mesh.abstract_mesh):  # kernels ask it for the device
+    with use_abstract_mesh(mesh.abstract_mesh):  # kernels read the kind of device from it
         lowered = step.lower(state, batch)
     arguments = state.params, (state.optimizer, state.ema), batch
     memory, available = (
@@ -77,11 +79,11 @@ def compile_ahead(
     try:
         program = lowered.compile()
     except jax.errors.JaxRuntimeError as error:
-        refusal = _OUT_OF_MEMORY.search(str(error))
-        if not refusal:
+        shortage = _OUT_OF_MEMORY.search(str(error))
+        if not shortage:
             raise
-        needed, available = _num_bytes(*refusal.group(1, 2)), _num_bytes(*refusal.group(3, 4))
-        memory = replace(memory, temporaries=needed - memory.total)
+        required, available = _num_bytes(*shortage.group(1, 2)), _num_bytes(*shortage.group(3, 4))
+        memory = replace(memory, temporaries=required - memory.total)
     seconds = time.monotonic() - start
     if program is not None:
         stats = program.memory_analysis()
@@ -115,7 +117,7 @@ def compile_ahead(
 
 
 def compile_search(config: Config, devices: Sequence[jax.Device]) -> report.SearchReport:
-    """Compile the search of a config for some devices, with `decoding.beam_size` hypotheses."""
+    """Compile a step of greedy or beam search (`decoding.beam_size`) for the given devices."""
     mesh = make_mesh(config.parallel, devices)
     config = settled(config, mesh)
     vocab_size = config.data.vocab_size
@@ -125,41 +127,38 @@ def compile_search(config: Config, devices: Sequence[jax.Device]) -> report.Sear
     rows = -(-_SENTENCES // row_parts(mesh)) * row_parts(mesh)
     sizes = Sizes(rows, rows, report.SOURCE_LENGTH, report.ROOM, report.ROOM)
 
-    def placed(x: np.ndarray) -> Any:
+    def abstract(x: np.ndarray) -> Any:
         sharding = NamedSharding(mesh, partition_spec(["batch"]))
         return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
 
-    numbers = placed(np.zeros(rows, np.int32))
-    inputs = jax.tree.map(placed, model.sources.padded([], rows, report.SOURCE_LENGTH))
-    arrivals = Arrivals(numbers, inputs, numbers, numbers)
+    row_ids = abstract(np.zeros(rows, np.int32))
+    inputs = jax.tree.map(abstract, model.sources.padded([], rows, report.SOURCE_LENGTH))
+    arrivals = Arrivals(row_ids, inputs, row_ids, row_ids)
     seed, max_live = (jax.ShapeDtypeStruct((), dtype) for dtype in (jnp.uint32, jnp.int32))
     start = time.monotonic()
-    with use_abstract_mesh(mesh.abstract_mesh):  # Pallas asks it for the device
+    with use_abstract_mesh(mesh.abstract_mesh):  # Pallas reads the kind of device from it
         prepare = partial(model.prepare, quantize=config.decoding.quantize)
         params = results_of(jax.jit(prepare).lower(state.params))
         search_inputs = SearchInputs(params, seed)
         work = results_of(begin_work.lower(search, sizes, search_inputs))
         program = proceed.lower(search, search_inputs, work, arrivals, max_live).compile()
-    read = {name: part for name, part in params.items() if name != "encoder"}
+    decoder_params = {name: part for name, part in params.items() if name != "encoder"}
     return report.SearchReport(
         mesh_shape=dict(mesh.shape),
         sentences=rows,
         beam_size=search.strategy.beam_size,
         compile_seconds=time.monotonic() - start,
         kernels=loop_kernels(parse_program(program.as_text() or "")),
-        weight_bytes=bytes_of_a_device(read),
+        weight_bytes=bytes_of_a_device(decoder_params),
         cache_bytes=bytes_of_a_device((work.state.cache, work.memory)),
         hardware=peaks(devices),
     )
 
 
 def results_of(lowered: jax.stages.Lowered) -> PyTree[jax.ShapeDtypeStruct]:
-    """Return the shapes of the results of a program, each with its sharding over the mesh.
-
-    The program is compiled to find the shardings.
-    """
+    """Compile a lowered program, and return the shapes and shardings of its results."""
     return jax.tree.map(
-        lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place),
+        lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
         lowered.out_info,
         lowered.compile().output_shardings,
     )
@@ -170,17 +169,15 @@ def _num_bytes(number: str, unit: str) -> int:
 
 
 def _temporary_bytes(stats: Any, is_tpu: bool) -> int:
-    """Return the bytes that a step takes on each device besides its arguments."""
-    if is_tpu:  # the number that the compiler compares with the available memory
+    """Return the bytes of a device that a step takes in addition to its arguments."""
+    if is_tpu:  # the compiler compares this peak with the available memory
         return stats.peak_memory_in_bytes - stats.argument_size_in_bytes
     return stats.temp_size_in_bytes + stats.output_size_in_bytes - stats.alias_size_in_bytes
 
 
 def _flops(config: Config, rows: int, shape: BatchShape) -> float:
-    """Compute the floating point operations of a step with some rows, by `config.cost`.
-
-    XLA's own count would be too low: it counts the body of a loop, such as that over layers, once.
-    """
+    """Compute the FLOPs of a training step on `rows` batch rows."""
+    # XLA's own count is too low, because it counts the body of a loop over layers once.
     return cost.model_flops_per_step(
         config.model,
         config.data.vocab_size,

@@ -1,4 +1,4 @@
-"""The flags of `train` that compile the step instead of training."""
+"""Flags of `train` that compile the training step instead of training."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ from t2t_jax.plugins import TrainingFlags
 
 @dataclass(frozen=True)
 class CompileFlags(TrainingFlags):
-    """Flags that name the devices to compile for, and what to write."""
+    """Flags for the devices to compile for, and for the file of the program."""
 
     instead: ClassVar = ("compile_only", "write_program")
     common: ClassVar = ("compile_only",)
@@ -25,9 +25,9 @@ class CompileFlags(TrainingFlags):
     """With --compile-only, the file to write the text of the compiled program to."""
 
     def run(self, config: Config) -> int:
-        """Print what a step of training and of search takes; return 1 if training does not fit."""
+        """Print reports on a training and a decoding step; return 1 if training does not fit."""
         if self.compile_only is None:
-            raise UserError("--write-program is for --compile-only; add it, or leave it out")
+            raise UserError("--write-program needs --compile-only; add it, or omit --write-program")
         from t2t_jax.extras.compile_only.compile import compile_ahead, compile_search
         from t2t_jax.extras.compile_only.report import format_report, format_search
         from t2t_jax.extras.compile_only.topologies import devices_of

@@ -1,7 +1,7 @@
 """A parser for the text of a compiled program.
 
-The text is XLA's HLO after partitioning and scheduling (`jax.stages.Compiled.as_text`): one program
-that every device runs, in computations that call each other.
+The text is XLA's partitioned and scheduled HLO (`jax.stages.Compiled.as_text`): one program for
+every device, in computations that call each other.
 """
 
 import math
@@ -18,12 +18,12 @@ _CALLED = re.compile(
 )
 _LOOP = re.compile(r"\bcondition=%?([\w.-]+), body=%?([\w.-]+)")
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
-_INTEGER = re.compile(r" constant\((\d+)\)")
+_INTEGER = re.compile(r" = [su]\d+\[\]\S* constant\((\d+)\)")
 _INDEX = re.compile(r"\), index=(\d+)")
 _OP_NAME = re.compile(r'\bop_name="((?:[^"\\]|\\.)*)"')
 _MODULE = re.compile(r"HloModule ([^\s,]+)")
 _KERNEL_METADATA = re.compile(r"kernel_metadata=\{\n.*?\n\}", re.DOTALL)
-"""The metadata of a Pallas kernel, which take lines of their own within an instruction."""
+"""Metadata of a Pallas kernel: separate lines in the middle of an instruction."""
 _DEVICES = re.compile(r"\b(?:replica_count|num_partitions)=(\d+)")
 
 
@@ -32,20 +32,20 @@ class ArrayShape:
     """The shape of an array."""
 
     dtype: str
-    """XLA's name for the type of its numbers, such as `bf16`."""
+    """XLA's name of the element type, such as `bf16`."""
     bits: int
-    """The size of one number."""
+    """Bits per element."""
     sizes: tuple[int, ...]
     """The size of each dimension."""
 
     @property
     def count(self) -> int:
-        """Return how many numbers the array has."""
+        """Return the number of elements."""
         return math.prod(self.sizes)
 
     @property
     def num_bytes(self) -> float:
-        """Return the bytes that the array takes."""
+        """Return the size of the array in bytes."""
         return self.count * self.bits / 8
 
 
@@ -54,17 +54,17 @@ class Instruction:
     """One line of a computation."""
 
     name: str
-    """The name by which other instructions take its result."""
+    """Name by which other instructions refer to the result."""
     shape: str
-    """The text of the shape of its result, such as `(f32[2,3]{1,0}, bf16[4]{0})`."""
+    """Text of the shape of the result, such as `(f32[2,3]{1,0}, bf16[4]{0})`."""
     opcode: str
-    """The kind of operation."""
+    """Kind of operation."""
     operands: tuple[str, ...]
-    """The names of the instructions whose results it takes."""
+    """Names of the instructions whose results it reads."""
     line: str
-    """The whole text of the instruction."""
+    """Full text of the instruction."""
     is_root: bool
-    """Whether its result is that of the computation."""
+    """Whether its result is the result of the computation."""
 
     @property
     def arrays(self) -> list[ArrayShape]:
@@ -80,9 +80,9 @@ class Instruction:
 
     @property
     def op_name(self) -> str:
-        """Return JAX's name of the operation, with the modules around it; "" if it has none."""
-        found = _OP_NAME.search(self.line)
-        return found[1] if found else ""
+        """Return JAX's name of the operation, after the names of its modules; "" if it has none."""
+        match = _OP_NAME.search(self.line)
+        return match[1] if match else ""
 
     @property
     def called(self) -> list[str]:
@@ -97,21 +97,20 @@ class Program:
     """A compiled program."""
 
     computations: Mapping[str, Sequence[Instruction]]
-    """The instructions of each computation, in their order, by its name."""
+    """Instructions of each computation, in text order."""
     entry: str
-    """The name of the computation that is run."""
+    """Name of the computation that a run starts with."""
     num_devices: int
-    """How many devices run the program."""
+    """Number of devices that run the program."""
     module: str
-    """The name of the program, by which a profile tells it from others."""
+    """Name of the program in a profile."""
 
     def rounds(self, instruction: Instruction) -> Iterator[tuple[str, int]]:
-        """Yield the computations that an instruction runs, and how often each is run.
+        """Yield the computations that an instruction runs, and how often each of them runs.
 
-        A loop runs its body. The number of rounds is the loop's known trip count; or else the loop
-        counts from 0 to the one integer of its condition, as do all loops that JAX makes of a scan,
-        and those that XLA makes. Other loops count as one round, and a conditional runs every
-        branch.
+        A loop without a noted trip count counts from 0 to the only integer in its condition, as the
+        loops of `jax.lax.scan` do; any other loop counts as one iteration. A conditional counts as
+        one run of each branch.
         """
         if loop := _LOOP.search(instruction.line):
             condition, body = (self.computations.get(name, ()) for name in loop.groups())
@@ -121,16 +120,17 @@ class Program:
                 yield name, 1
 
     def loops(self) -> Iterator[str]:
-        """Yield the name of the body of every loop without a known trip count."""
+        """Yield the name of the body of every loop whose trip count XLA does not note."""
         for _, instruction, _ in self.executed():
             loop = _LOOP.search(instruction.line)
             if loop and not _TRIPS.search(instruction.line):
                 yield loop[2]
 
     def executed(self, name: str = "", count: int = 1) -> Iterator[tuple[str, Instruction, int]]:
-        """Yield every instruction that is run, after its computation and before its number of runs.
+        """Yield every instruction that runs, with its computation's name and its number of runs.
 
-        It begins with a computation (empty for the entry) that is itself run `count` times.
+        Args:
+          name: computation to start with, which runs `count` times; "" means the entry.
         """
         name = name or self.entry
         for instruction in self.computations.get(name, ()):
@@ -140,7 +140,7 @@ class Program:
 
 
 def parse_program(text: str) -> Program:
-    """Parse the text of a program, the HLO of a compiled one."""
+    """Parse the HLO text of a compiled program."""
     computations: dict[str, list[Instruction]] = {}
     entry, instructions = "", None
     for line in _KERNEL_METADATA.sub("", text).splitlines():
@@ -152,8 +152,8 @@ def parse_program(text: str) -> Program:
             instructions = None
         elif instructions is not None and (match := _INSTRUCTION.match(line)):
             root, name, shape, opcode, operands = match.groups()
-            listed = _COMMENT.sub("", operands).split(",")
-            names = tuple(each.rpartition(" ")[2].strip("% ") for each in listed if each)
+            parts = _COMMENT.sub("", operands).split(",")
+            names = tuple(part.rpartition(" ")[2].strip("% ") for part in parts if part)
             instructions.append(Instruction(name, shape, opcode, names, line, root is not None))
     head = text.partition("\n")[0]
     sizes = map(int, _DEVICES.findall(head))
@@ -162,37 +162,35 @@ def parse_program(text: str) -> Program:
 
 
 def root_of(instructions: Sequence[Instruction]) -> Instruction | None:
-    """Return the instruction whose result is that of a computation; None if it is empty."""
-    return next((each for each in instructions if each.is_root), None)
+    """Return the root instruction of a computation, or None if the computation is empty."""
+    return next((instruction for instruction in instructions if instruction.is_root), None)
 
 
 def _trip_count(loop: str, condition: Sequence[Instruction], body: Sequence[Instruction]) -> int:
-    if known := _TRIPS.search(loop):
-        return int(known[1])
-    bounds = _integers(condition)
-    if len(bounds) != 1:
+    if match := _TRIPS.search(loop):
+        return int(match[1])
+    limits = _integers(condition)
+    if len(limits) != 1:
         return 1
-    return math.ceil(next(iter(bounds.values())) / _increment(condition, body))
+    return math.ceil(next(iter(limits.values())) / _increment(condition, body))
 
 
 def _increment(condition: Sequence[Instruction], body: Sequence[Instruction]) -> int:
-    """Return the number that a round adds to a loop's counter: 1, or more if it is unrolled."""
-    places = [_INDEX.search(each.line) for each in condition if each.opcode == "get-tuple-element"]
+    """Return the increment of a loop's counter; it is above 1 if XLA unrolled the loop."""
+    # The condition reads the counter from a tuple; the body's result has the new counter there.
+    elements = [i for i in condition if i.opcode == "get-tuple-element"]
+    match = _INDEX.search(elements[0].line) if elements else None
     root = root_of(body)
     results = root.operands if root and root.opcode == "tuple" else ()
-    place = int(places[0][1]) if places and places[0] else len(results)
-    if place >= len(results):
+    index = int(match[1]) if match else len(results)
+    if index >= len(results):
         return 1
-    added = (each for each in body if each.name == results[place] and each.opcode == "add")
+    sums = (i.operands for i in body if i.name == results[index] and i.opcode == "add")
     constants = _integers(body)
-    names = next((each.operands for each in added), ())
-    return next((constants[name] for name in names if name in constants), 1)
+    return next((constants[name] for name in next(sums, ()) if name in constants), 1)
 
 
 def _integers(instructions: Sequence[Instruction]) -> dict[str, int]:
-    found = {}
-    for each in instructions:
-        number = _INTEGER.search(each.line)
-        if number and each.opcode == "constant" and re.match(r"[su]\d+\[\]", each.shape):
-            found[each.name] = int(number[1])
-    return found
+    """Return the integer constants of a computation, by instruction name."""
+    matches = {instruction.name: _INTEGER.search(instruction.line) for instruction in instructions}
+    return {name: int(match[1]) for name, match in matches.items() if match}

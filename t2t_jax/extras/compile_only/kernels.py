@@ -1,13 +1,9 @@
-"""The kernels of a compiled program, their operations and bytes, and the least time they take.
+"""FLOPs, bytes and a lower time bound of the kernels of a compiled program.
 
-A kernel is a piece of work that a device starts at once: a fusion, a product, a call of a library,
-or a copy. Everything is read from the program's text; nothing is measured.
-
-The least time is a bound from a compiler, not a timing. Each kernel takes at least the time of its
-matrix products at the peak of the device, or of its reads and writes at the speed of the memory,
-whichever is longer ("Roofline", Williams et al. 2009), and its start. Transfers to other devices
-are hidden behind the kernels that run meanwhile. For TPUs, XLA's compiler notes the cycles that it
-expects of a kernel, and these are taken instead; it has none for kernels written in Pallas.
+A kernel is work that a device launches at once: a fusion, a matmul, a library call or a copy. Its
+minimum time is the longer of its matmuls at peak FLOP/s and its memory traffic at peak bandwidth
+("Roofline", Williams et al. 2009), plus the launch. For TPUs, the compiler's estimate of the cycles
+replaces this time, except for Pallas kernels. Transfers between devices overlap with other kernels.
 """
 
 import math
@@ -28,8 +24,8 @@ _NO_CALLS = {
     *("AllocateBuffer", "AssumeGatherIndicesInBound", "ConcatBitcast"),
     *("GatherScatterIndicesBitpacked", "Sharding"),
 }
-"""The targets of XLA's custom calls that compute nothing."""
-_BESIDE = {"copy-start", "slice-start", "dynamic-slice-start", "dynamic-update-slice-start"}
+"""Targets of XLA custom calls that compute nothing."""
+_ASYNC_COPIES = {"copy-start", "slice-start", "dynamic-slice-start", "dynamic-update-slice-start"}
 _CONTROL = {"while", "conditional", "call", "async-start"}
 _SLICES = {"dynamic-slice", "slice", "gather"}
 _VIEWS = {"bitcast", "reshape", "copy", "convert", "transpose"}
@@ -41,66 +37,65 @@ _FRAMES = {
     *("while", "body", "cond", "eval_jaxpr", "closed_call", "checkpoint", "layers", "scan"),
     "shard_map",
 }
-"""The parts of operations' names that are not modules."""
-_REACHED = 0.85
-"""The share of a GPU's published memory bandwidth that its best kernels reach."""
-_START = 2e-6
-"""The seconds that a GPU takes to start a kernel."""
+"""Parts of operation names that are not modules."""
+_BANDWIDTH_SHARE = 0.85
+"""Fraction of a GPU's published memory bandwidth that its best kernels reach."""
+_LAUNCH_SECONDS = 2e-6
+"""Time that a GPU takes to launch a kernel."""
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """A piece of work that a device starts at once."""
+    """Work that a device launches at once, such as a fusion or a matmul."""
 
     label: str
-    """The module and the operation that the kernel is a part of, such as
+    """Module and operation that the kernel belongs to, as in
     `feed_forward: dot_general, backward`."""
     flops: float
-    """The floating point operations of its matrix products in one run."""
+    """FLOPs of its matmuls in one run."""
     num_bytes: float
-    """The least bytes that one run reads from memory and writes to it."""
+    """Minimum bytes that one run reads and writes in memory."""
     count: int
-    """How often the kernel runs."""
+    """Number of times that the kernel runs."""
     cycles: int | None = None
-    """The cycles of one run, as the compiler for TPUs expects them; None for others."""
+    """Cycles of one run, as the compiler for TPUs estimates them; None if it gives none."""
     sent: Collective | None = None
-    """The collective by which the kernel sends data to other devices; None for most kernels."""
+    """The collective that the kernel executes; None for most kernels."""
     num_overlapped: int = 0
-    """How many of the kernels after this one are started before the data that it sends must have
-    arrived."""
+    """Number of the next kernels that launch before the collective must be complete."""
     is_async_copy: bool = False
-    """Whether the kernel is a copy within the device, made while other kernels run."""
+    """Whether the kernel is a copy within the device that runs in parallel with other kernels."""
 
 
 class KernelGroup(NamedTuple):
-    """All kernels of one label."""
+    """The sums over all kernels with one label."""
 
     label: str
-    """The module and the operation."""
+    """Module and operation."""
     seconds: float
-    """The least time of all kernels together."""
+    """Minimum time of all kernels."""
     starts: int
-    """How often the kernels are started."""
+    """Number of kernel launches."""
     num_bytes: float
-    """The bytes that the kernels read and write."""
+    """Bytes that the kernels read and write."""
     flops: float
-    """The floating point operations of the kernels' matrix products."""
+    """FLOPs of the kernels' matmuls."""
 
 
 @dataclass(frozen=True)
 class Roofline:
-    """The least time of a program."""
+    """The minimum time of a program, by its kernels."""
 
     groups: Sequence[KernelGroup]
-    """The kernels by label, without transfers, those that take longest first."""
+    """Kernels by label, slowest first, without transfers between devices."""
     transfers_seconds: float
-    """The time in which the devices send each other data."""
+    """Time of the transfers between devices."""
     waiting_seconds: float
-    """The part of that time in which the devices do nothing else."""
+    """Part of the transfer time that no other kernel overlaps."""
 
     @property
     def seconds(self) -> float:
-        """Return the least time of one run of the program."""
+        """Return the minimum time of one run of the program."""
         return sum(group.seconds for group in self.groups) + self.waiting_seconds
 
     @property
@@ -110,160 +105,160 @@ class Roofline:
 
 
 def kernels(program: Program) -> list[Kernel]:
-    """Return the kernels that one run of a program starts, in the order of their starts.
+    """Return the kernels that one run of a program launches, in launch order.
 
-    A loop's kernels are returned once, with the number of its rounds; of a conditional, only the
-    kernels of the branch that moves the fewest bytes are.
+    The kernels of a loop appear once, with the number of iterations. A conditional has the kernels
+    of the branch that moves the fewest bytes.
     """
-    return _started(program, program.entry, 1)
+    return _launched(program, program.entry, 1)
 
 
 def loop_kernels(program: Program) -> list[Kernel]:
-    """Return the kernels of a round of the longest loop without a trip count, as a search has.
+    """Return the kernels of one iteration of the decoding loop; [] if the program has none.
 
-    There are none in a program without such a loop.
+    The decoding loop is the longest loop without a trip count.
     """
-    return max((_started(program, body, 1) for body in program.loops()), key=len, default=[])
+    return max((_launched(program, body, 1) for body in program.loops()), key=len, default=[])
 
 
 def roofline(kernels: Sequence[Kernel], hardware: Hardware) -> Roofline:
-    """Compute the least time of a program on a kind of device, from its kernels in their order."""
+    """Compute the minimum time of a program from its kernels in launch order."""
     times = [0.0 if kernel.sent else least_seconds(kernel, hardware) for kernel in kernels]
     groups: dict[str, list[KernelGroup]] = {}
     transfers = waiting = 0.0
-    for place, (kernel, seconds) in enumerate(zip(kernels, times, strict=True)):
+    for index, (kernel, seconds) in enumerate(zip(kernels, times, strict=True)):
         if kernel.sent:
-            # Kernels that run meanwhile may be in a loop, and run more often than the transfer.
-            behind = slice(place + 1, place + 1 + kernel.num_overlapped)
+            # Overlapped kernels may be in a loop, and run more often than the transfer.
+            overlapped = slice(index + 1, index + 1 + kernel.num_overlapped)
             hidden = sum(
-                time * other.count / kernel.count
-                for time, other in zip(times[behind], kernels[behind], strict=True)
+                time * overlap.count / kernel.count
+                for time, overlap in zip(times[overlapped], kernels[overlapped], strict=True)
             )
-            sending = least_seconds(kernel, hardware)
-            transfers += kernel.count * sending
-            waiting += kernel.count * max(0.0, sending - hidden)
+            transfer = least_seconds(kernel, hardware)
+            transfers += kernel.count * transfer
+            waiting += kernel.count * max(0.0, transfer - hidden)
             continue
         count, label = kernel.count, kernel.label
         sizes = count * kernel.num_bytes, count * kernel.flops
         groups.setdefault(label, []).append(KernelGroup(label, count * seconds, count, *sizes))
-    sums = [merged_group(label, of_label) for label, of_label in groups.items()]
+    sums = [merged_group(label, parts) for label, parts in groups.items()]
     return Roofline(sorted(sums, key=lambda group: -group.seconds), transfers, waiting)
 
 
 def merged_group(label: str, groups: Sequence[KernelGroup]) -> KernelGroup:
-    """Return several groups as one, with another label."""
+    """Return the sum of several groups under a new label."""
     return KernelGroup(label, *map(sum, zip(*(group[1:] for group in groups), strict=True)))
 
 
 def least_seconds(kernel: Kernel, hardware: Hardware) -> float:
-    """Compute the least time of one run of a kernel; for a transfer, it is the time of sending."""
+    """Compute the minimum time of one run of a kernel or of a transfer between devices."""
     if kernel.sent:
         return kernel.sent.sent_bytes / hardware.sent_bytes_per_s
     if hardware.clock_hz is not None and (kernel.cycles is not None or kernel.is_async_copy):
         return (kernel.cycles or 0) / hardware.clock_hz
-    share, start = (_REACHED, _START) if hardware.clock_hz is None else (1.0, 0.0)
-    moving = kernel.num_bytes / (share * hardware.memory_bytes_per_s)
-    return max(kernel.flops / hardware.flops_per_s, moving) + start
+    is_gpu = hardware.clock_hz is None
+    share, launch = (_BANDWIDTH_SHARE, _LAUNCH_SECONDS) if is_gpu else (1.0, 0.0)
+    memory_seconds = kernel.num_bytes / (share * hardware.memory_bytes_per_s)
+    return max(kernel.flops / hardware.flops_per_s, memory_seconds) + launch
 
 
-def _started(program: Program, name: str, count: int) -> list[Kernel]:
-    """Return the kernels of a computation and of the computations that it runs."""
+def _launched(program: Program, name: str, count: int) -> list[Kernel]:
+    """Return the kernels of a computation, and of the computations that it runs."""
     instructions = program.computations.get(name, ())
-    shapes = {each.name: each for each in instructions}
-    found: list[Kernel] = []
-    under_way: dict[str, int] = {}
-    for each in instructions:
-        if each.opcode == "conditional":
-            branches = [_started(program, called, count) for called in each.called]
-            # The time is a lower bound, so the branch is the one that moves the fewest bytes.
-            found += min(branches, key=lambda of: sum(one.count * one.num_bytes for one in of))
-        elif each.opcode in _CONTROL:
-            for called, times in program.rounds(each):
-                found += _started(program, called, count * times)
-        elif each.opcode.endswith("-done"):
-            place = under_way.get(each.operands[0])
-            if place is not None:
-                found[place] = replace(found[place], num_overlapped=len(found) - place - 1)
-        elif _is_work(each):
-            kind = each.opcode.removesuffix("-start")
-            cycles = _CYCLES.search(each.line)
-            sent = collective(program, name, each, count) if kind in COLLECTIVES else None
+    by_name = {op.name: op for op in instructions}
+    kernels: list[Kernel] = []
+    transfers: dict[str, int] = {}  # index of the kernel that starts each transfer
+    for op in instructions:
+        if op.opcode == "conditional":
+            branches = [_launched(program, called, count) for called in op.called]
+            # The time is a lower bound, so take the branch that moves the fewest bytes.
+            kernels += min(branches, key=lambda branch: sum(k.count * k.num_bytes for k in branch))
+        elif op.opcode in _CONTROL:
+            for called, times in program.rounds(op):
+                kernels += _launched(program, called, count * times)
+        elif op.opcode.endswith("-done"):
+            start = transfers.get(op.operands[0])
+            if start is not None:
+                num_overlapped = len(kernels) - start - 1
+                kernels[start] = replace(kernels[start], num_overlapped=num_overlapped)
+        elif _is_kernel(op):
+            kind = op.opcode.removesuffix("-start")
+            cycles = _CYCLES.search(op.line)
+            sent = collective(program, name, op, count) if kind in COLLECTIVES else None
             if sent:
-                under_way[each.name] = len(found)
-            found.append(
+                transfers[op.name] = len(kernels)
+            kernels.append(
                 Kernel(
-                    label=label_of(program, each),
-                    flops=_flops(program, each, shapes),
-                    num_bytes=0 if sent else _moved(program, each, shapes),
+                    label=label_of(program, op),
+                    flops=_flops(program, op, by_name),
+                    num_bytes=0 if sent else _moved_bytes(program, op, by_name),
                     count=count,
                     cycles=int(cycles[1]) if cycles else None,
                     sent=sent,
-                    is_async_copy=each.opcode in _BESIDE,
+                    is_async_copy=op.opcode in _ASYNC_COPIES,
                 )
             )
-    return found
+    return kernels
 
 
-def _is_work(instruction: Instruction) -> bool:
+def _is_kernel(instruction: Instruction) -> bool:
     target = _TARGET.search(instruction.line)
     return instruction.opcode not in _NO_WORK and (target is None or target[1] not in _NO_CALLS)
 
 
 def label_of(program: Program, instruction: Instruction) -> str:
-    """Return the module and the operation of a kernel, from the name that JAX gave it."""
-    inside = [
-        each for name in instruction.called for each in reversed(program.computations.get(name, ()))
+    """Return the module and the operation of a kernel, from JAX's name of the operation."""
+    fused = [
+        op for name in instruction.called for op in reversed(program.computations.get(name, ()))
     ]
-    names = (each.op_name for each in (instruction, *inside))
+    names = (op.op_name for op in (instruction, *fused))
     parts = next((name.split("/") for name in names if name), [])
-    backward = any(part.startswith("transpose(") for part in parts)
-    modules = [_MODULE.match(part) for part in parts[:-1]]
-    within = [match[1] or match[2] for match in modules if match and match[2] not in _FRAMES]
+    is_backward = any(part.startswith("transpose(") for part in parts)
+    matches = [_MODULE.match(part) for part in parts[:-1]]
+    modules = [match[1] or match[2] for match in matches if match and match[2] not in _FRAMES]
     operation = (parts[-1] if parts else instruction.opcode).partition(".")[0]
-    return f"{within[-1] if within else 'step'}: {operation}{', backward' * backward}"
+    return f"{modules[-1] if modules else 'step'}: {operation}{', backward' * is_backward}"
 
 
-def _flops(program: Program, instruction: Instruction, shapes: Mapping[str, Instruction]) -> float:
+def _flops(program: Program, instruction: Instruction, by_name: Mapping[str, Instruction]) -> float:
     if instruction.opcode == "custom-call":
-        return _library_flops(instruction, shapes)
+        return _library_flops(instruction, by_name)
     if instruction.opcode in ("dot", "convolution"):
-        return _product_flops(instruction, shapes)
+        return _matmul_flops(instruction, by_name)
     total = 0.0
     for called in instruction.called:
-        inside = program.computations.get(called, ())
-        within = {each.name: each for each in inside}
-        total += sum(_flops(program, each, within) for each in inside)
+        by_name = {op.name: op for op in program.computations.get(called, ())}
+        total += sum(_flops(program, op, by_name) for op in by_name.values())
     return total
 
 
-def _product_flops(instruction: Instruction, shapes: Mapping[str, Instruction]) -> float:
-    """Count two operations for each term of the sum of each result."""
-    [result], [left, right] = instruction.arrays[:1], instruction.operands[:2]
-    operands = [shapes[name].arrays[0] for name in (left, right) if name in shapes]
+def _matmul_flops(instruction: Instruction, by_name: Mapping[str, Instruction]) -> float:
+    """Count the FLOPs of a matmul: two for each term of the sum of each result element."""
+    [result], names = instruction.arrays[:1], instruction.operands[:2]
+    operands = [by_name[name].arrays[0] for name in names if name in by_name]
     if len(operands) < 2:
         return 0.0
     if instruction.opcode == "convolution":
-        return 2 * _convolved(instruction, result, *operands)
+        return 2 * _convolution_terms(instruction, result, *operands)
     match = _CONTRACTED.search(instruction.line)
     axes = [int(axis) for axis in re.findall(r"\d+", match[1])] if match else []
     return 2 * result.count * math.prod(operands[0].sizes[axis] for axis in axes)
 
 
-def _convolved(
-    instruction: Instruction, result: ArrayShape, left: ArrayShape, right: ArrayShape
+def _convolution_terms(
+    instruction: Instruction, result: ArrayShape, inputs: ArrayShape, kernel: ArrayShape
 ) -> float:
-    """Count the multiplications of a convolution, which is how XLA for TPUs writes a product.
-
-    Each number of the result is a sum over the features of the left operand and over the window.
-    """
+    """Count the multiplications of a convolution; XLA for TPUs writes matmuls as convolutions."""
+    # Each element of the result is a sum over the input features and over the window.
     labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", instruction.line)
     if not labels:
         return 0.0
-    features = right.sizes[labels[2].index("i")]
+    features = kernel.sizes[labels[2].index("i")]
     window = math.prod(
-        size for label, size in zip(labels[2], right.sizes, strict=True) if label.isdigit()
+        size for label, size in zip(labels[2], kernel.sizes, strict=True) if label.isdigit()
     )
-    # In a batch of products, the window slides over that batch, and all but one place is padding.
+    # In a batched matmul, the window slides over the batch, and covers padding except for one
+    # element.
     spatial = [labels[3].index(label) for label in labels[3] if label.isdigit()]
     is_batch = "lhs_dilate" in instruction.line or "pad" in instruction.line
     if is_batch and math.prod(result.sizes[axis] for axis in spatial) >= window:
@@ -271,95 +266,96 @@ def _convolved(
     return result.count * features * window
 
 
-def _library_flops(instruction: Instruction, shapes: Mapping[str, Instruction]) -> float:
-    """Count the operations of a matmul or an attention that a library computes."""
+def _library_flops(instruction: Instruction, by_name: Mapping[str, Instruction]) -> float:
+    """Count the FLOPs of a matmul or an attention that a library computes."""
     target = _TARGET.search(instruction.line)
     name = target[1] if target else ""
     if "matmul" in name or "gemm" in name:
-        return _product_flops(instruction, shapes)
+        return _matmul_flops(instruction, by_name)
     if name == "tpu_custom_call":
-        return _splash_flops(instruction, shapes)
+        return _splash_flops(instruction, by_name)
     is_short = "short_attention" in instruction.op_name
     if "fmha" not in name and not is_short:
         return 0.0
-    # Operands are [rows, length, heads, size]; forward there are two products of queries with keys
-    # and weights with values, backward five.
-    query, key = (shapes[operand].arrays[0].sizes for operand in instruction.operands[:2])
+    # Operands are [rows, length, heads, width]. The forward pass has two matmuls (queries by keys,
+    # weights by values), and the backward pass has five.
+    query, key = (by_name[operand].arrays[0].sizes for operand in instruction.operands[:2])
     is_backward = "Backward" in name or (is_short and len(instruction.arrays) == 3)
-    products = 5 if is_backward else 2
-    return 2.0 * products * math.prod(query) * key[1]
+    num_matmuls = 5 if is_backward else 2
+    return 2.0 * num_matmuls * math.prod(query) * key[1]
 
 
-def _splash_flops(instruction: Instruction, shapes: Mapping[str, Instruction]) -> float:
-    """Count the operations of JAX's attention for TPUs; return 0 for other Pallas kernels."""
+def _splash_flops(instruction: Instruction, by_name: Mapping[str, Instruction]) -> float:
+    """Count the FLOPs of JAX's splash attention for TPUs; return 0 for other Pallas kernels."""
     match = re.match(r"splash_\w*?_(fwd|dq|dkv)_", instruction.name)
-    operands = [shapes[name].arrays[0] for name in instruction.operands if name in shapes]
-    vectors = [each.sizes for each in operands if each.dtype in ("bf16", "f16", "f32")]
+    operands = [by_name[name].arrays[0] for name in instruction.operands if name in by_name]
+    vectors = [array.sizes for array in operands if array.dtype in ("bf16", "f16", "f32")]
     if match is None or len(vectors) < 2:
         return 0.0
-    # Queries, keys and values are the first vectors: [rows, heads, length, size]. The derivatives
-    # of queries, and of keys and values, compute the scores and the gradient of the weights again.
-    products, (query, key) = {"fwd": 2, "dq": 3, "dkv": 4}[match[1]], vectors[:2]
-    flops = 2.0 * products * math.prod(query) * key[-2]
-    # A causal mask, which hides almost half of the blocks, takes the positions of the queries: a
-    # third operand of integers, beside the segments of queries and keys.
-    is_causal = sum(each.dtype == "s32" for each in operands) > 2
+    # The first vectors are queries, keys and values: [rows, heads, length, width]. Both backward
+    # kernels compute the scores and the gradient of the weights again.
+    num_matmuls, (query, key) = {"fwd": 2, "dq": 3, "dkv": 4}[match[1]], vectors[:2]
+    flops = 2.0 * num_matmuls * math.prod(query) * key[-2]
+    # A causal kernel skips almost half of the blocks. It has a third integer operand, the positions
+    # of the queries, after the segment ids of queries and keys.
+    is_causal = sum(array.dtype == "s32" for array in operands) > 2
     blocks = operands[0].sizes[-1]
     return flops * (blocks + 1) / (2 * blocks) if is_causal else flops
 
 
-def _moved(program: Program, instruction: Instruction, shapes: Mapping[str, Instruction]) -> float:
-    taken = [_num_bytes(shapes[name]) for name in instruction.operands if name in shapes]
-    if instruction.opcode in _BESIDE:
-        smallest = min(each.num_bytes for each in instruction.arrays if each.sizes)
-        # "S(1)" is a TPU's memory on the chip, whose bytes are not counted.
+def _moved_bytes(
+    program: Program, instruction: Instruction, by_name: Mapping[str, Instruction]
+) -> float:
+    """Count the bytes that an instruction reads and writes in memory."""
+    operand_bytes = [_num_bytes(by_name[name]) for name in instruction.operands if name in by_name]
+    if instruction.opcode in _ASYNC_COPIES:
+        smallest = min(array.num_bytes for array in instruction.arrays if array.sizes)
+        # "S(1)" is the memory on a TPU's chip, whose bytes do not count.
         return smallest if "S(1)" in instruction.shape else 2 * smallest
     if instruction.opcode in _SLICES:
         return 2 * _num_bytes(instruction)
     if instruction.opcode == "dynamic-update-slice":
-        return 2 * taken[1]
-    fused = instruction.called if "fusion" in instruction.opcode else []
-    inside = program.computations.get(fused[0], ()) if fused else ()
-    root = root_of(inside)
+        return 2 * operand_bytes[1]
+    called = instruction.called if "fusion" in instruction.opcode else []
+    fused = program.computations.get(called[0], ()) if called else ()
+    root = root_of(fused)
     if root is None:
-        return sum(taken) + _num_bytes(instruction)
-    by_name = {each.name: each for each in inside}
-    written = [root]
-    if root.opcode == "tuple":
-        written = [by_name[name] for name in root.operands]
-    return _read(inside) + sum(_written(each, by_name) for each in written)
+        return sum(operand_bytes) + _num_bytes(instruction)
+    fused_by_name = {op.name: op for op in fused}
+    results = [fused_by_name[name] for name in root.operands] if root.opcode == "tuple" else [root]
+    return _read_bytes(fused) + sum(_written_bytes(result, fused_by_name) for result in results)
 
 
-def _read(inside: Sequence[Instruction]) -> float:
-    """Count the bytes that a fusion reads; of a parameter that it slices, only the slices count."""
+def _read_bytes(fused: Sequence[Instruction]) -> float:
+    """Count the bytes that a fusion reads; if it slices a parameter, only the slices count."""
     users: dict[str, list[Instruction]] = {}
-    for each in inside:
-        for name in each.operands:
-            users.setdefault(name, []).append(each)
+    for op in fused:
+        for name in op.operands:
+            users.setdefault(name, []).append(op)
     total = 0.0
-    for parameter in inside:
+    for parameter in fused:
         if parameter.opcode == "parameter":
-            parts = [_taken(parameter, user, users) for user in users.get(parameter.name, [])]
-            total += min(sum(parts), _num_bytes(parameter))
+            sizes = [_used_bytes(parameter, user, users) for user in users.get(parameter.name, [])]
+            total += min(sum(sizes), _num_bytes(parameter))
     return total
 
 
-def _taken(
+def _used_bytes(
     array: Instruction, user: Instruction, users: Mapping[str, Sequence[Instruction]]
 ) -> float:
-    """Count the bytes of an array that an operation of a fusion needs."""
+    """Count the bytes of an array that its user in a fusion reads."""
     if user.opcode in _SLICES and user.operands[0] == array.name:
         return _num_bytes(user)
     if user.opcode == "dynamic-update-slice" and user.operands[0] == array.name:
-        return 0.0  # written in its place
+        return 0.0  # updated in place
     if user.opcode in _VIEWS and user.name in users:
         ratio = _num_bytes(array) / max(1.0, _num_bytes(user))
-        return sum(ratio * _taken(user, each, users) for each in users[user.name])
+        return sum(ratio * _used_bytes(user, reader, users) for reader in users[user.name])
     return _num_bytes(array)
 
 
-def _written(result: Instruction, by_name: Mapping[str, Instruction]) -> float:
-    """Count the bytes that a fusion writes; of an array that is updated in place, the update."""
+def _written_bytes(result: Instruction, by_name: Mapping[str, Instruction]) -> float:
+    """Count the bytes of a result that a fusion writes; for an update in place, only the update."""
     source = result
     while source.opcode in _VIEWS and source.operands[0] in by_name:
         source = by_name[source.operands[0]]
@@ -371,5 +367,5 @@ def _written(result: Instruction, by_name: Mapping[str, Instruction]) -> float:
 def _num_bytes(instruction: Instruction) -> float:
     arrays = instruction.arrays
     if "__cublas" in instruction.line and len(arrays) > 1:
-        arrays = arrays[:-1]  # the last is scratch memory, which a product may not use
-    return sum(each.num_bytes for each in arrays)
+        arrays = arrays[:-1]  # the last is scratch memory, which the matmul may not use
+    return sum(array.num_bytes for array in arrays)

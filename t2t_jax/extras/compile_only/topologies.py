@@ -1,8 +1,7 @@
-"""The devices that a program is compiled for: those of this machine, or others that are absent.
+"""The devices that `--compile-only` compiles for, which may be absent.
 
-XLA compiles programs for GPUs that are absent from descriptions of them. The numbers are those of
-NVIDIA's data sheets and of the table of compute capabilities in the CUDA programming guide. XLA
-chooses tiles, fusions and kernels by them; nothing is measured on a device.
+XLA compiles for an absent GPU from a description, by which it chooses tiles, fusions and kernels.
+The figures here are from NVIDIA's data sheets and the CUDA programming guide.
 """
 
 import os
@@ -21,27 +20,27 @@ from t2t_jax.parallel.hardware import CHIPS
 
 @dataclass(frozen=True)
 class GpuTarget:
-    """The facts on a GPU from which XLA compiles for it."""
+    """The description of a GPU that XLA compiles for."""
 
     kind: str
-    """The name that the driver gives the GPU, by which `CHIPS` has its memory and its peaks."""
+    """Driver's name of the GPU: the key in `CHIPS`, which has its memory and peak rates."""
     capability: tuple[int, int]
-    """The major and minor number of its compute capability."""
+    """Compute capability: major and minor number."""
     multiprocessors: int
-    """The number of multiprocessors."""
+    """Number of multiprocessors."""
     lanes: int
-    """The float32 units of each multiprocessor."""
+    """Float32 units of each multiprocessor."""
     shared_bytes: int
-    """The shared memory of each multiprocessor. A block may use all of it, from compute capability
-    8.0 on all but 1 KiB."""
+    """Shared memory of each multiprocessor. From compute capability 8.0 on, a block may use all but
+    1 KiB of it."""
     cache_bytes: int
-    """The size of the cache (L2) of the memory that holds arrays."""
+    """Size of the L2 cache."""
     clock_ghz: float
-    """The highest clock."""
+    """Maximum clock rate."""
     links: int
-    """The number of NVLinks to the other GPUs of its host."""
+    """Number of NVLinks to other GPUs of the host."""
     threads: int = 2048
-    """The threads that each multiprocessor holds at once."""
+    """Maximum resident threads of each multiprocessor."""
 
 
 _KIB, _MIB = 1 << 10, 1 << 20
@@ -52,10 +51,10 @@ GPU_TARGETS = {
     "h200": GpuTarget("NVIDIA H200", (9, 0), 132, 128, 228 * _KIB, 50 * _MIB, 1.98, 18),
     "b200": GpuTarget("NVIDIA B200", (10, 0), 148, 128, 228 * _KIB, 126 * _MIB, 1.965, 18),
 }
-"""The GPUs that programs can be compiled for, by their names in `--compile-only`."""
+"""GPUs that XLA can compile for, by their names in `--compile-only`."""
 
 _CUDNN = 9, 10, 0
-_FORM = """\
+_TEMPLATE = """\
 gpu_device_info {{
   threads_per_block_limit: 1024
   threads_per_warp: 32
@@ -99,16 +98,16 @@ _EXAMPLES = "v5e:4x4 or v5p:4x4x4 for TPUs, h200:8 or h100:2x8 (hosts x devices)
 _GPUS = re.compile(rf"({'|'.join(GPU_TARGETS)}):(?:(\d{{1,4}})x)?(\d{{1,4}})")
 _TPUS = re.compile(r"v\d|tpu|$")
 _SLICES = re.compile(r"(?:(v6e)|v5e|v5litepod)-(\d{1,4})")
-"""Names of slices in Google Cloud, which count the chips."""
+"""Names of slices in Google Cloud, which end in the number of chips."""
 
 
 def devices_of(topology: str) -> list[jax.Device]:
-    """Return the devices of a topology that need not be attached, or of this machine.
+    """Return the devices of a topology, which may be absent.
 
     Args:
-      topology: a generation of TPUs and a shape, such as `v5e:4x4`, or the type of a slice, such as
-        `v5litepod-16`; a GPU and a number of devices, such as `h200:8`, or numbers of hosts and of
-        devices per host, such as `h100:2x8`; empty for the devices of this machine.
+      topology: a TPU generation and a shape (`v5e:4x4`), or a slice (`v5litepod-16`); a GPU and a
+        number of devices (`h200:8`), or of hosts and devices per host (`h100:2x8`); "" for the
+        devices of this machine.
     """
     if not topology:
         return list(all_devices())
@@ -121,44 +120,44 @@ def devices_of(topology: str) -> list[jax.Device]:
             + did_you_mean(name, GPU_TARGETS, "choose the one most like yours")
         )
     _check_compiler(topology, is_gpu)
-    # Nothing runs here: leave accelerators, and the library's lock on them, to others. Programs
-    # are not cached: JAX writes such programs to its cache, but cannot read them back.
+    # No program runs here, so leave accelerators and their lock to other processes. JAX writes
+    # programs for absent devices to its compilation cache, but cannot read them back.
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_enable_compilation_cache", False)
     try:
-        found = _gpus(topology) if is_gpu else _tpus(topology)
+        description = _gpus(topology) if is_gpu else _tpus(topology)
     except (jax.errors.JaxRuntimeError, RuntimeError, ValueError) as error:
         reason = (str(error).splitlines() or [""])[0]
         raise UserError(
-            f"--compile-only {topology} is no topology ({reason}); give one as in {_EXAMPLES}"
+            f"--compile-only {topology} is no valid topology ({reason}); use one as in {_EXAMPLES}"
         ) from error
-    return list(found.devices)
+    return list(description.devices)
 
 
 def _check_compiler(topology: str, is_gpu: bool) -> None:
-    """Refuse devices whose compiler, a part of XLA, is missing or belongs to another JAX."""
+    """Raise a `UserError` if XLA's compiler for the devices is missing or fits another JAX."""
     extra, package = ("cuda13", "jax-cuda13-plugin") if is_gpu else ("tpu", "libtpu")
     if is_gpu:
         with suppress(PackageNotFoundError):
             version("jax-cuda12-plugin")
             extra, package = "cuda12", "jax-cuda12-plugin"
     with needs_extra(extra, f"--compile-only {topology}"):
-        number = version(package)
-    if is_gpu and number.split(".")[:2] != jax.__version__.split(".")[:2]:
+        installed = version(package)
+    if is_gpu and installed.split(".")[:2] != jax.__version__.split(".")[:2]:
         raise UserError(
-            f"--compile-only {topology} needs a {package} of jax {jax.__version__}, and "
-            f"{number} is installed; install the one that fits by pip install 'jax[{extra}]'"
+            f"--compile-only {topology} needs {package} for jax {jax.__version__}, but "
+            f"{installed} is installed; install the right one by pip install 'jax[{extra}]'"
         )
 
 
 def _gpus(topology: str) -> topologies.TopologyDescription:
     match = _GPUS.fullmatch(topology.lower())
     if not match:
-        raise ValueError("a GPU takes a number of devices, or of hosts and devices")
+        raise ValueError("a GPU needs a number of devices, or of hosts and devices")
     name, hosts, devices = match.groups()
     shape = f"1x{int(hosts or 1)}x{int(devices)}"
     if "0" in shape.split("x"):
-        raise ValueError("there is at least one device")
+        raise ValueError("the number of devices must be at least 1")
     return topologies.get_topology_desc(
         platform="cuda", target_config=_described(GPU_TARGETS[name]), topology=shape
     )
@@ -169,7 +168,7 @@ def _tpus(topology: str) -> topologies.TopologyDescription:
     if match := _SLICES.fullmatch(topology.lower()):
         topology = f"{match[1] or 'v5e'}:{_shape(int(match[2]))}"
     sizes = re.findall(r"\d+", topology.partition(":")[2])
-    # A host has 2 x 2 chips, unless there are fewer.
+    # A host has 2 x 2 chips, or fewer in smaller topologies.
     host = [min(2, int(size)) for size in [*sizes, "2", "2"][:2]] + [1]
     return topologies.get_topology_desc(
         platform="tpu", topology_name=topology, chips_per_host_bounds=host
@@ -177,7 +176,7 @@ def _tpus(topology: str) -> topologies.TopologyDescription:
 
 
 def _shape(chips: int) -> str:
-    """Return the shape of a slice of v5e or v6e, as Google Cloud has it."""
+    """Return Google Cloud's shape of a v5e or v6e slice."""
     exponent = chips.bit_length() - 1
     if chips != 1 << exponent or chips > 256 or chips == 2:
         raise ValueError("a slice has 1, 4, 8, 16, 32, 64, 128 or 256 chips")
@@ -185,9 +184,9 @@ def _shape(chips: int) -> str:
 
 
 def _described(target: GpuTarget) -> str:
-    """Describe a GPU in the text form of XLA's `GpuTargetConfigProto`."""
+    """Describe a GPU in the text format of XLA's `GpuTargetConfigProto`."""
     chip = CHIPS[target.kind]
-    return _FORM.format(
+    return _TEMPLATE.format(
         memory_bytes=chip.memory_bytes,
         memory_bytes_per_s=int(chip.memory_bytes_per_s),
         **vars(target),

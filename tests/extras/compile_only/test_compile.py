@@ -122,7 +122,7 @@ def test_what_pmap_would_run_is_not_compiled():
     [
         ("v5e:4x4", {}, r"needs libtpu, .*pip install -e '.*\[tpu\]'"),
         ("h200:8", {}, r"needs jax-cuda13-plugin, .*pip install -e '.*\[cuda13\]'"),
-        ("h200:8", {"jax-cuda13-plugin": "0.4.1"}, r"a jax-cuda13-plugin of jax .* and 0\.4\.1"),
+        ("h200:8", {"jax-cuda13-plugin": "0.4.1"}, r"jax-cuda13-plugin for jax .* but 0\.4\.1"),
     ],
 )
 def test_without_its_compiler_the_error_says_how_to_install_it(
@@ -143,7 +143,7 @@ def test_without_its_compiler_the_error_says_how_to_install_it(
 )
 def test_a_gpu_takes_a_number_of_devices(topology, monkeypatch):
     monkeypatch.setattr(topologies, "version", lambda _: jax.__version__)
-    with refused(match=r"is no topology \(.*as in .*h200:8"):
+    with refused(match=r"is no valid topology \(.*as in .*h200:8"):
         devices_of(topology)
 
 

@@ -47,9 +47,9 @@ def test_a_step_takes_as_long_as_its_kernels_and_what_it_waits_for():
     text = "\n".join(lines)
     seconds = 2 * 0.025 + 0.008 + 32_000_000 / 1e11
     positions = 96 * (256 + 128) / seconds
-    assert f"at least {seconds * 1e3:.1f} ms, kernel by kernel: at most {positions:,.0f}" in text
+    assert f"at least {seconds * 1e3:.1f} ms over all kernels: at most {positions:,.0f}" in text
     assert f"{0.02 / seconds:.1%} of the peak" in text
-    assert "0.32 ms of it not behind other work" in text
+    assert "0.32 ms of it do not overlap" in text
     assert f"100,000 steps take at least {1e5 * seconds / 60:.1f} min" in text
     [first, second] = lines[-2:]
     assert first.split() == [
@@ -72,7 +72,7 @@ def test_kinds_beyond_the_dearest_are_added_up():
         ({}, True, "fits: a device has 16.00 GiB"),
         ({"available_bytes": 8 * _GIB}, False, "DOES NOT FIT: a device has 8.00 GiB"),
         ({"refused": True}, False, "DOES NOT FIT: a device has 16.00 GiB"),
-        ({"available_bytes": None}, None, "how much memory a device has is not known"),
+        ({"available_bytes": None}, None, "the memory of a device is unknown"),
     ],
 )
 def test_whether_a_step_fits(changes, fits, words):
@@ -87,7 +87,7 @@ def test_memory_is_listed_and_added_up():
         ("parameters", "1.00", "GiB"),
         ("batch", "1.00", "KiB"),
         ("program", "1.50", "GiB"),
-        ("all", "8.50", "GiB"),
+        ("total", "8.50", "GiB"),
     ):
         assert [name, *size] in lines
 
@@ -95,7 +95,7 @@ def test_memory_is_listed_and_added_up():
 def test_collectives_are_added_up_by_kind_and_axes():
     [gathers] = [line for line in format_report(REPORT) if "all-gather over fsdp" in line]
     assert " 6 x," in gathers
-    assert f"{24_000_000 / 2**20:.2f} MiB in all" in gathers
+    assert f"{24_000_000 / 2**20:.2f} MiB in total" in gathers
     assert f"{12_000_000 / 2**20:.2f} MiB sent" in gathers
 
 
@@ -108,7 +108,7 @@ def test_of_a_refused_step_nothing_more_is_said():
 def test_of_an_unknown_device_no_bound_is_told():
     report = dataclasses.replace(REPORT, hardware=None)
     assert report.bounds == {}
-    assert "no bound on the time" in list(format_report(report))[-1]
+    assert "no lower bound on the time" in list(format_report(report))[-1]
 
 
 def test_what_crosses_slices_and_the_flags_of_the_compiler_stand_at_the_top():

@@ -35,9 +35,9 @@ def test_a_step_computes_and_moves_what_a_token_needs(beam_size):
     moved = sum(kernel.count * kernel.num_bytes for kernel in report.kernels)
     assert moved > report.cache_bytes / 2
     lines = list(format_search(report))
-    assert ("greedy search" if beam_size == 1 else "a beam of 2") in lines[0]
-    assert f"{moved / (report.weight_bytes + report.cache_bytes):.2f} times the weights" in lines[1]
-    assert lines[3] == "  nothing"
+    assert ("greedy search" if beam_size == 1 else "beam size 2") in lines[0]
+    assert f"{moved / (report.weight_bytes + report.cache_bytes):.2f} times the param" in lines[1]
+    assert lines[3] == "  none"
 
 
 def test_kernels_can_ask_the_mesh_for_the_device(monkeypatch):
