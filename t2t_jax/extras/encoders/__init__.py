@@ -1,7 +1,4 @@
-"""Encoder-only networks: labels of sentences, words and images, and masked language modelling.
-
-`config.tasks` and `config.families` have their facts, so that the config of any run can be read.
-"""
+"""Encoder-only networks: classification, tagging, image labels and masked language models."""
 
 from t2t_jax.plugins import Plugin
 

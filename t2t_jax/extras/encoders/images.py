@@ -1,4 +1,4 @@
-"""Images and their labels: arrays in a file, or the digits of scikit-learn."""
+"""Read labeled images from a NumPy file or from the digits of scikit-learn."""
 
 import hashlib
 import os
@@ -16,16 +16,16 @@ from t2t_jax.system.bucket import as_path
 from t2t_jax.system.regular_file import check_regular
 from t2t_jax.version import removed_feature
 
-# Arrays of a split are called x_train and y_train, as Keras has them, or train_images and so on.
+# The arrays of a split are named x_train and y_train, as in Keras, or train_images and so on.
 _SPLITS = {"train": "train", "val": "dev", "dev": "dev", "test": "test"}
 _DIGITS_VERSION = "1"
 
 
 def image_splits(name: str, config: DataConfig) -> dict[str, Split]:
-    """Return the splits of a corpus of images: source lines are arrays, and targets are labels."""
-    scheme, _, place = name.partition(":")
-    if scheme == "npz" and place:
-        return _npz_splits(as_path(os.path.expanduser(place)))
+    """Return the splits of an image corpus, with arrays as sources and labels as targets."""
+    scheme, _, path = name.partition(":")
+    if scheme == "npz" and path:
+        return _npz_splits(as_path(os.path.expanduser(path)))
     if name == "digits:":
         fingerprint = partial(digest, "digits", _DIGITS_VERSION)
         return {split: Split.of(fingerprint, _digits, split) for split in SPLITS}
@@ -37,23 +37,23 @@ def image_splits(name: str, config: DataConfig) -> dict[str, Split]:
 
 
 def images_in(path: Path) -> list[np.ndarray]:
-    """Return the images of a file of NumPy, from its array x_test, images or x."""
+    """Read the array x_test, images or x of a NumPy file as a list of images."""
     for images in _arrays(path, ("x_test", "images", "x")).values():
         return list(np.atleast_1d(images))
-    raise UserError(f"{path} has no array called x_test, images or x")
+    raise UserError(f"{path} has no array named x_test, images or x")
 
 
 def _arrays(path: Path, names: Iterable[str]) -> dict[str, np.ndarray]:
-    """Return those of the named arrays that a file of NumPy (.npz) has."""
+    """Read the arrays with the given names from a .npz file, without missing ones."""
     check_regular(path)
     try:
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             return {name: np.asarray(file[name]) for name in names if name in file.files}
     except UserError:
         raise
-    except Exception as error:  # of NumPy, zipfile and zlib, which share no class
+    except Exception as error:  # NumPy, zipfile and zlib raise unrelated classes
         reason = "".join(c if c.isprintable() else "?" for c in in_one_line(error))[:200]
-        raise UserError(f"{path} is no file of arrays (.npz) that can be read: {reason}") from error
+        raise UserError(f"{path} cannot be read as a NumPy .npz file: {reason}") from error
 
 
 def _npz_splits(path: Path) -> dict[str, Split]:
@@ -70,8 +70,8 @@ def _npz_splits(path: Path) -> dict[str, Split]:
     }
     if not splits.keys() & {"train", "test"}:
         raise UserError(
-            f"{path} has none of images with their labels: x_train and y_train, x_val and y_val, "
-            "x_test and y_test"
+            f"{path} has no images with labels; name the arrays x_train and y_train, x_val and "
+            "y_val, x_test and y_test"
         )
     return splits
 
@@ -83,11 +83,13 @@ def _labelled_split(name: str, images: np.ndarray, labels: np.ndarray) -> Split:
             f"{name} is an array {list(images.shape)} with labels {list(labels.shape)}; give "
             "images [n, height, width] or [n, height, width, channels], and a label for each"
         )
-    labels = labels.reshape(-1, 1)  # whatever the shape was, the hash is that of earlier releases
-    escaped = partial(str, encoding="utf-8", errors="surrogateescape")  # whatever the locale is
-    names = [(escaped(x) if isinstance(x, bytes) else str(x)).strip() for x in labels.ravel()]
+    labels = labels.reshape(-1, 1)  # keeps the fingerprint of earlier releases
+    decode = partial(str, encoding="utf-8", errors="surrogateescape")  # in any locale
+    names = [(decode(x) if isinstance(x, bytes) else str(x)).strip() for x in labels.ravel()]
     if bad := [x for x in names if not x or not x.isprintable()]:
-        raise UserError(f"{name} has the label {quote(bad[0])}; give each image a name in one line")
+        raise UserError(
+            f"{name} has the label {quote(bad[0])}; give each image a label in one line"
+        )
 
     def fingerprint() -> str:
         hashes = (hashlib.sha256(x.tobytes()).hexdigest() for x in (images, labels))
@@ -97,13 +99,13 @@ def _labelled_split(name: str, images: np.ndarray, labels: np.ndarray) -> Split:
 
 
 def _digits(split: str) -> Iterator[Chunk]:
-    """Yield a split of the 1,797 digits in scikit-learn: 360 are test and 180 dev."""
+    """Yield a split of the 1,797 digits of scikit-learn: 360 for test, 180 for dev."""
     with needs_extra("digits", "data.corpus='digits:'"):
         from sklearn.datasets import load_digits
     images, labels = load_digits(return_X_y=True)
     images = np.rint(images.reshape(-1, 8, 8, 1) * (255 / 16)).astype(np.uint8)
-    # Mixed, as the digits come in an order; raw bits are the same in every version of NumPy.
-    mixed = np.argsort(np.random.Philox(key=0).random_raw(len(images)), kind="stable")
-    test, dev, train = np.split(mixed, [360, 540])
-    at = np.sort({"test": test, "dev": dev, "train": train}[split])
-    return chunks(zip(images[at], map(str, labels[at].tolist()), strict=True))
+    # The digits are sorted, so they are shuffled. Raw bits are equal in all NumPy versions.
+    order = np.argsort(np.random.Philox(key=0).random_raw(len(images)), kind="stable")
+    test, dev, train = np.split(order, [360, 540])
+    indices = np.sort({"test": test, "dev": dev, "train": train}[split])
+    return chunks(zip(images[indices], map(str, labels[indices].tolist()), strict=True))

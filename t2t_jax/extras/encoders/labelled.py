@@ -1,8 +1,7 @@
-"""Examples of encoder-only networks: text or images with labels, and text with hidden subwords.
+"""Make training examples for encoder-only networks: labeled text or images, and masked text.
 
-Hidden subwords follow Devlin et al. 2019, "BERT: Pre-training of Deep Bidirectional Transformers",
-section 3.1 and appendix A.1: of the subwords that are chosen, 80% are hidden behind `<mask>`, 10%
-become random subwords, and 10% stay as they are.
+Masking follows BERT (Devlin et al. 2019, section 3.1 and appendix A.1): of the subwords to predict,
+80% become `<mask>`, 10% become random subwords, and 10% stay unchanged.
 """
 
 from collections.abc import Sequence as Sequence_
@@ -20,32 +19,32 @@ from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
 
 MASK = "<mask>"
-"""The entry of a vocabulary that hides a subword."""
+"""The vocabulary entry that replaces a masked subword."""
 _SPECIAL = PAD_ID, EOS_ID, BOS_ID, UNK_ID
-_STREAM = 1 << 33  # apart from that of `data.batching`
-_LATER = np.uint64(2**64 - 1)
-_HIDDEN, _OTHER = 0.8, 0.1
+_STREAM = 1 << 33  # a random stream that `data.batching` does not use
+_MAX_RANK = np.uint64(2**64 - 1)  # sorts positions that cannot be masked to the end
+_MASKED, _RANDOM = 0.8, 0.1
 
 
 class Labelled(NamedTuple):
-    """A sentence, and the labels that are predicted from some of its positions."""
+    """A sentence with labels at some of its positions."""
 
     tokens: list[int]
-    """The ids of the sentence's subwords, begin and end included."""
+    """The token ids of the sentence, including `<s>` and `</s>`."""
     labels: list[tuple[int, int]]
-    """The positions of the subwords from which labels are predicted, each with its label."""
+    """Pairs of a position and the label that the model predicts from it."""
 
 
 @dataclass(frozen=True)
 class LabelledText(Examples):
-    """Sentences, the sources, with labels at some positions, the targets."""
+    """Examples whose sources are sentences and whose targets are labels at some positions."""
 
     target_positions: Int32[np.ndarray, " target_total"]
-    """The position of the sentence from which each label is predicted."""
+    """The source position from which the model predicts each label."""
 
     @classmethod
     def of(cls, sentences: Sequence_[Labelled], skipped: dict[str, int]) -> "LabelledText":
-        """Make the examples of sentences; `skipped` counts those left out, by reason."""
+        """Make examples of sentences. `skipped` counts sentences left out, by reason."""
         labels = [[label for _, label in sentence.labels] for sentence in sentences]
         positions = [position for sentence in sentences for position, _ in sentence.labels]
         sides = [sentence.tokens for sentence in sentences], labels
@@ -55,16 +54,16 @@ class LabelledText(Examples):
 
     @property
     def sentences(self) -> list[Integer[np.ndarray, " _"]]:
-        """Return the ids of each sentence's subwords."""
+        """Return the token ids of each sentence."""
         return np.split(self.source_tokens, self.source_offsets[1:])[:-1]
 
     def shape(self, shape: BatchShape, max_examples: int) -> BatchShape:
-        """Return the shape of a batch, with target positions for the labels of its sentences."""
-        room = max_examples * int(self.target_lengths.max())
-        return shape._replace(target_length=min(shape.target_length, room))
+        """Return the shape of a batch, with room for the labels of `max_examples` sentences."""
+        max_labels = max_examples * int(self.target_lengths.max())
+        return shape._replace(target_length=min(shape.target_length, max_labels))
 
     def batch(self, chosen: Chosen, shape: BatchShape, rows: StepRows) -> Batch:
-        """Return the arrays of a batch, whose targets have the positions of the source."""
+        """Return the arrays of a batch, with source positions in `targets.positions`."""
         inputs, targets = super().batch(chosen, shape, rows)
         size = shape.rows, shape.target_length
         positions = filled(self.target_positions, self.target_offsets, chosen, size).tokens
@@ -73,25 +72,25 @@ class LabelledText(Examples):
 
 @dataclass(frozen=True)
 class MaskedText(Examples):
-    """Sequences of text, both sources and targets, in which each step hides other subwords."""
+    """Text sequences in which every training step masks different subwords."""
 
     mask: int
-    """The id that hides a subword."""
+    """The id of `<mask>`."""
     vocab_size: int
-    """The number of entries of the vocabulary."""
+    """The number of vocabulary entries."""
     share: float
-    """The share of the subwords that are predicted."""
+    """The fraction of subwords to predict."""
     seed: int = 0
-    """The seed of the choice of subwords."""
+    """The random seed of the masking."""
 
     @classmethod
     def of(
         cls, text: Examples, data: DataConfig, vocabulary: Vocabulary, seed: int = 0
     ) -> "MaskedText":
-        """Make the examples of a run's text.
+        """Make masked examples of tokenized text.
 
-        In training the seed is that of the order of the data, because both decide what a step
-        reads. The seed of dev and test is 0.
+        Args:
+          seed: the random seed of the masking; 0 for dev and test.
         """
         sides = (text.target_tokens, text.target_offsets) * 2
         mask, size = mask_id(vocabulary), len(vocabulary)
@@ -99,86 +98,80 @@ class MaskedText(Examples):
         return cls(*sides, *counts, mask, size, data.masked_share, seed)
 
     def shape(self, shape: BatchShape, max_examples: int) -> BatchShape:
-        """Return the shape of a batch's arrays, with target positions for chosen subwords only."""
+        """Return the shape of a batch, with targets only for the subwords to predict."""
         return masked_shape(shape, self.share)
 
     def batch(self, chosen: Chosen, shape: BatchShape, rows: StepRows) -> Batch:
-        """Return a batch; seed, step and row decide which subwords are hidden."""
+        """Return a batch; seed, step and row index determine which subwords are masked."""
         length = shape.source_length
         sides = np.asarray(self.target_tokens), np.asarray(self.target_offsets)
         text = filled(*sides, chosen, (shape.rows, length))
         stream = np.array([self.seed, _STREAM], np.uint64)
         raw = random_bits(stream, rows, 2 * length)  # [rows, 2 * length]
-        order, fate = raw[:, :length], raw[:, length:]
-        # The share of each row's subwords whose numbers in `order` are lowest, at least one.
-        candidate = (text.segments != 0) & ~np.isin(text.tokens, _SPECIAL)
-        count = candidate.sum(1, keepdims=True)
-        most = np.where(count, np.maximum(1, np.floor(self.share * count + 0.5)), 0)
-        ranking = np.argsort(np.where(candidate, order, _LATER), axis=1, kind="stable")
-        picked = np.zeros_like(candidate)
-        np.put_along_axis(picked, ranking, np.arange(length) < most, axis=1)
-        chance = (fate >> np.uint64(40)) / 2.0**24  # uniform in [0, 1)
-        others = (fate % np.uint64(self.vocab_size - len(_SPECIAL))).astype(np.int32)
-        shown = np.select(
-            [~picked, chance < _HIDDEN, chance < _HIDDEN + _OTHER],
-            [text.tokens, self.mask, others + len(_SPECIAL)],
+        rank_bits, token_bits = raw[:, :length], raw[:, length:]
+        # The subwords to predict, `share` of each row but at least one, have the lowest rank bits.
+        is_subword = (text.segments != 0) & ~np.isin(text.tokens, _SPECIAL)
+        num_subwords = is_subword.sum(1, keepdims=True)
+        count = np.where(num_subwords, np.maximum(1, np.floor(self.share * num_subwords + 0.5)), 0)
+        order = np.argsort(np.where(is_subword, rank_bits, _MAX_RANK), axis=1, kind="stable")
+        is_predicted = np.zeros_like(is_subword)
+        np.put_along_axis(is_predicted, order, np.arange(length) < count, axis=1)
+        uniform = (token_bits >> np.uint64(40)) / 2.0**24  # in [0, 1)
+        random_ids = (token_bits % np.uint64(self.vocab_size - len(_SPECIAL))).astype(np.int32)
+        tokens = np.select(
+            [~is_predicted, uniform < _MASKED, uniform < _MASKED + _RANDOM],
+            [text.tokens, self.mask, random_ids + len(_SPECIAL)],
             text.tokens,
         ).astype(np.int32)
-        positions = np.argsort(~picked, axis=1, kind="stable")[:, : shape.target_length]
-        is_target = np.take_along_axis(picked, positions, axis=1)
+        # The stable sort puts predicted positions first, in order. Padding follows.
+        positions = np.argsort(~is_predicted, axis=1, kind="stable")[:, : shape.target_length]
+        is_target = np.take_along_axis(is_predicted, positions, axis=1)
         targets = (np.where(is_target, np.take_along_axis(x, positions, 1), 0) for x in text)
-        return Batch(text._replace(tokens=shown), Sequence(*targets))
+        return Batch(text._replace(tokens=tokens), Sequence(*targets))
 
 
 def masked_shape(shape: BatchShape, share: float) -> BatchShape:
-    """Return a shape with targets for the most subwords that are predicted of a row.
-
-    Their number is rounded up to a multiple of 8.
-    """
-    most = max(1, int(share * shape.source_length + 0.5))
-    return shape._replace(target_length=-(-most // 8) * 8)
+    """Return a batch shape with targets for a fraction of the row length."""
+    max_targets = max(1, int(share * shape.source_length + 0.5))
+    return shape._replace(target_length=-(-max_targets // 8) * 8)  # a multiple of 8
 
 
 def mask_id(vocabulary: Vocabulary) -> int:
-    """Return the id that hides a subword."""
+    """Return the id of `<mask>` in a vocabulary."""
     [pieces] = vocabulary.pieces([range(vocabulary.source_size)])
     if MASK not in pieces:
         raise UserError(
-            f"the vocabulary has no {MASK}, which hides a subword; start from a run of masked "
-            "language modelling, or let the run learn a vocabulary of its own"
+            f"the vocabulary has no {MASK} entry; start from a run of masked language modeling, or "
+            "let the run build a new vocabulary"
         )
     return pieces.index(MASK)
 
 
 def with_masks(vocabulary: Vocabulary, mask: int, ids: Sequence_[int]) -> list[int]:
-    """Return the subwords of a line without the spaces before its masks, as training has them.
-
-    A vocabulary spells the space before a mask as a separate subword; a mask that hides a word
-    stands for its space too. `mask_id` gives the id of a mask.
-    """
+    """Return the token ids of a line without the spaces before `<mask>`, as in training."""
     return [
         token
-        for token, following in zip(ids, [*ids[1:], PAD_ID], strict=True)
-        if following != mask or vocabulary.spelling(token) != b" "
+        for token, next_token in zip(ids, [*ids[1:], PAD_ID], strict=True)
+        if next_token != mask or vocabulary.spelling(token) != b" "
     ]
 
 
 @dataclass(frozen=True)
 class LabelledImages(LabelledText):
-    """Images of one size with a label each, as sentences of patches.
+    """Labeled images of one size, as sequences of patches.
 
-    The tokens of sources are rows of `patches`; row 0 is the class token and padding.
+    The source tokens are indices of rows in `patches`. Row 0 is the class token and padding.
     """
 
     patches: UInt8[np.ndarray, "n values"]
-    """The numbers of all patches, image by image and from left to right."""
+    """The pixel values of all patches, image by image, in row-major order."""
 
     def shape(self, shape: BatchShape, max_examples: int) -> BatchShape:
-        """Return the shape of a batch, in which a row of `max_examples` images has no padding."""
+        """Return the shape of a batch in which `max_examples` images fill a row exactly."""
         return BatchShape(shape.rows, max_examples * int(self.source_lengths[0]), max_examples)
 
     def batch(self, chosen: Chosen, shape: BatchShape, rows: StepRows) -> Batch:
-        """Return the arrays of a batch, which depend on neither step nor row."""
+        """Return the arrays of a batch, independent of step and row index."""
         (tokens, *segments), targets = super().batch(chosen, shape, rows)
         return Batch(Patches(self.patches[tokens], *segments), targets)
 
@@ -186,13 +179,13 @@ class LabelledImages(LabelledText):
 def labelled_images(
     images: Sequence_[Any], labels: Sequence_[int], model: ModelConfig, first: int = 1
 ) -> LabelledImages:
-    """Make examples of images.
+    """Cut images into patches and make examples of them.
 
     Args:
-      images: arrays of `uint8`, `[height, width, channels]`, or `[height, width]` if grey.
-      labels: the number of each image's label; -1 for an unknown label.
-      model: the section `model` of a config, an `ImageEncoderConfig`.
-      first: number of the first image, by which errors name images.
+      images: uint8 arrays `[height, width, channels]`, or `[height, width]` for one channel.
+      labels: the label index of each image; -1 for an unknown label.
+      model: an `ImageEncoderConfig`.
+      first: the number of the first image in error messages.
     """
     assert isinstance(model, ImageEncoderConfig)
     shape = model.image_size, model.image_size, model.image_channels
@@ -205,12 +198,12 @@ def labelled_images(
                 "convert it, or set these fields"
             )
     n, size = model.image_size // model.patch_size, model.patch_size
-    # [images, rows of patches, rows, columns of patches, columns, channels]
-    cut = np.array(arrays, np.uint8).reshape(-1, n, size, n, size, model.image_channels)
-    rows = cut.transpose(0, 1, 3, 2, 4, 5).reshape(-1, model.patch_values)
+    # [images, patch rows, pixel rows, patch columns, pixel columns, channels]
+    grid = np.array(arrays, np.uint8).reshape(-1, n, size, n, size, model.image_channels)
+    rows = grid.transpose(0, 1, 3, 2, 4, 5).reshape(-1, model.patch_values)
     patches = np.pad(rows, ((1, 0), (0, 0)))
     tokens = np.pad(np.arange(1, len(patches)).reshape(-1, n * n), ((0, 0), (1, 0)))
-    known = np.array(labels, np.int32)
-    targets, offsets = known[known >= 0], np.cumsum(np.append(0, known >= 0))
+    label_ids = np.array(labels, np.int32)
+    targets, offsets = label_ids[label_ids >= 0], np.cumsum(np.append(0, label_ids >= 0))
     sides = tokens.ravel(), np.arange(len(images) + 1) * tokens.shape[1], targets, offsets
     return LabelledImages(*sides, {}, len(images), np.zeros_like(targets), patches)

@@ -1,4 +1,4 @@
-"""The command that labels text or images, or fills in hidden words, with an encoder-only model."""
+"""The command `predict`: label text or images, or fill in masked words."""
 
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -31,7 +31,7 @@ class PredictCommand(RunFlags):
     """Append the probability to each label, as in NN:0.98."""
 
     def run(self) -> int:
-        """Write a line for every input, and return the exit code."""
+        """Write an output line for every input, and return the exit code."""
         from t2t_jax.extras.encoders.images import images_in
         from t2t_jax.tasks import task_of
 

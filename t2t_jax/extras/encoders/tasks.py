@@ -1,4 +1,4 @@
-"""The tasks of encoder-only networks: labels of sentences, words or images, and hidden subwords."""
+"""The tasks of encoder-only networks: classification, tagging and masked language modeling."""
 
 import dataclasses
 from abc import abstractmethod
@@ -36,24 +36,24 @@ from t2t_jax.tasks import task
 
 
 class Prediction(NamedTuple):
-    """The most probable labels of an example, in the order of its targets."""
+    """The predictions for an example, in the order of its targets."""
 
     targets: Int32[np.ndarray, " n"]
-    """The numbers of the right labels."""
+    """The ids of the correct labels."""
     labels: Int32[np.ndarray, " n"]
-    """The numbers of the most probable labels."""
+    """The ids of the most probable labels."""
     probabilities: Float32[np.ndarray, " n"]
     """The probability of each of `labels` under the model."""
 
 
 @dataclass(frozen=True)
 class LabelScores:
-    """The scores of predicted labels against the right ones."""
+    """The accuracy of predicted labels."""
 
     accuracy: float
-    """Percentage of the labels that are right."""
+    """The percentage of correct labels."""
     num_labels: int
-    """Number of labels that were predicted."""
+    """The number of predicted labels."""
 
     @property
     def best(self) -> float:
@@ -67,10 +67,10 @@ class LabelScores:
 
 @dataclass(frozen=True)
 class MaskedScores(LabelScores):
-    """The scores of a model on the hidden subwords of a split."""
+    """The scores of a model on the masked subwords of a split."""
 
     masked_nll: float
-    """Mean negative log-likelihood of the hidden subwords, in nats."""
+    """The mean negative log-likelihood of the masked subwords, in nats."""
 
     @property
     def best(self) -> float:
@@ -79,30 +79,30 @@ class MaskedScores(LabelScores):
 
 
 class EncoderTask(task.Task):
-    """The common part of the tasks, whose models answer each input in one pass."""
+    """Base class of tasks whose models label each input in one forward pass."""
 
     searches = False
 
     @abstractmethod
     def unlabelled(self, translator: Translator, inputs: Sequence[Any], first: int) -> LabelledText:
-        """Return examples for inputs without labels, which a model can predict.
+        """Make examples of sentences or images without labels, for prediction.
 
         Args:
-          inputs: sentences or images; nothing is predicted of a blank sentence.
+          first: the number of the first input in error messages.
         """
 
     def score_rows(self, record: Record) -> Iterable[tuple[str, str, str]]:
-        """Yield the row of the accuracy."""
-        number = f"percent of {record['num_labels']:,} {self.unit}s"
-        yield "accuracy", f"{record['accuracy']:.2f}", number
+        """Yield the table row of the accuracy."""
+        definition = f"percent of {record['num_labels']:,} {self.unit}s"
+        yield "accuracy", f"{record['accuracy']:.2f}", definition
 
     def experiment(self, config: Config) -> task.PublishedExperiment:
-        """Return the base model on English-German, as the paper has no such task."""
+        """Return the base model of the paper, because the paper has no such task."""
         return task.beside_base_model(config, "has labels or hides words", "predicts no labels")
 
 
 class Labelling(EncoderTask):
-    """The common part of tasks whose models label sentences, words or images."""
+    """Base class of tasks whose models label sentences, words or images."""
 
     inputs = "sentences"
     unit = "label"
@@ -110,20 +110,18 @@ class Labelling(EncoderTask):
     grid = task.GridMeasures(measures[0])
 
     def training_examples(self, config: Config, corpus: Corpus, vocabulary: Vocabulary) -> Examples:
-        """Return the examples of train."""
+        """Return the labeled examples of the train split."""
         return self.examples(config, corpus, vocabulary, "train", config.model.longest_sentence)
 
     def lines(
         self, translator: Translator, inputs: Sequence[Any], first: int = 1, shares: bool = False
     ) -> list[str]:
-        """Predict the labels of each input; a blank sentence has none.
+        """Predict the labels of each input, as a line of labels separated by spaces.
 
         Args:
           inputs: lines of text, or images.
-          shares: whether each label is followed by its probability, as in NN:0.98.
-
-        Returns:
-          A line for each input, with spaces between labels.
+          first: the number of the first input in error messages.
+          shares: append the probability to each label, as in NN:0.98.
         """
         rows = predictions(translator, self.unlabelled(translator, inputs, first))
         pieces = translator.vocabulary.target_pieces([x.labels.tolist() for x in rows])
@@ -132,21 +130,21 @@ class Labelling(EncoderTask):
             pieces = [list(map(str.__add__, *pair)) for pair in zip(pieces, suffixes, strict=True)]
         return list(map(" ".join, pieces))
 
-    def scored(self, asked: task.Scoring) -> task.Scored:
-        """Label the inputs of a split, and compare the labels with those of the corpus."""
-        inputs, targets = asked.lines
-        lines = self.lines(asked.translator, inputs)
-        right = [
+    def scored(self, request: task.Scoring) -> task.Scored:
+        """Predict labels for a split, and compare them with the labels of the corpus."""
+        inputs, targets = request.lines
+        lines = self.lines(request.translator, inputs)
+        correct = [
             label == gold
             for line, target in zip(lines, targets, strict=True)
             for label, gold in zip(self.labels_of(line), self.labels_of(target), strict=False)
         ]
-        scores = LabelScores(100 * sum(right) / max(1, len(right)), len(right))
-        shown = [x if isinstance(x, str) else f"image {n}" for n, x in enumerate(inputs, 1)]
-        return task.Scored(scores, shown, lines, targets)
+        scores = LabelScores(100 * sum(correct) / max(1, len(correct)), len(correct))
+        sources = [x if isinstance(x, str) else f"image {n}" for n, x in enumerate(inputs, 1)]
+        return task.Scored(scores, sources, lines, targets)
 
     def labels_of(self, target: str) -> list[str]:
-        """Return the labels of a line of the corpus."""
+        """Return the labels in a target line of the corpus."""
         return [target.strip()] if target.strip() else []
 
     def label_names(self, corpus: Corpus) -> list[str]:
@@ -159,215 +157,213 @@ class Labelling(EncoderTask):
 
 
 class Classification(Labelling):
-    """The task of sentences with one label each: `train.txt` beside `train.label`."""
+    """The task of predicting one label per sentence (`train.txt` and `train.label`)."""
 
     model = "a classifier of sentences"
 
     def largest_shape(self, config: Config) -> BatchShape:
-        """Return the shape for sentences with one label each; see `Task.largest_shape`."""
+        """Return the largest batch shape, with one label per row; see `Task.largest_shape`."""
         return super().largest_shape(config)._replace(target_length=1)
 
     def positions(self, words: Sequence[Sequence[int]]) -> list[int]:
-        """Return the positions from which a sentence's labels are predicted: that of `<s>`, 0.
+        """Return the positions that predict the labels of a sentence: 0, the position of `<s>`.
 
         Args:
-          words: the ids of each word's subwords; none if the sentence is blank.
+          words: the token ids of each word; [] for a blank sentence.
         """
         return [0] if words else []
 
     def vocabulary(
-        self, config: Config, corpus: Corpus, given: Vocabulary | None = None
+        self, config: Config, corpus: Corpus, inherited: Vocabulary | None = None
     ) -> Vocabulary:
-        """Make a vocabulary of the labels and the sentences of train; see `Task.vocabulary`."""
+        """Make a vocabulary of labels and subwords from the train split; see `Task.vocabulary`."""
         names = self.label_names(corpus)
-        source = given.source if isinstance(given, LabelledVocabulary) else given
+        source = inherited.source if isinstance(inherited, LabelledVocabulary) else inherited
         source = source or tokenized.prepare_vocabulary(config.data, _without_labels(corpus))
         return labelled_vocabulary(source, names)
 
     def examples(
         self, config: Config, corpus: Corpus, vocabulary: Vocabulary, split: str, longest: float
     ) -> LabelledText:
-        """Return the sentences of a split, of train without those that are blank or too long."""
-        numbers, skipped, sentences = _numbers(vocabulary), Counter[str](), []
-        lines, targets = corpus.lines(split)
-        pairs = zip(self._sentences(vocabulary, lines), targets, strict=True)
-        for line, (sentence, target) in enumerate(pairs, 1):
+        """Return the labeled sentences of a split, in train without blank or too long ones."""
+        label_ids, skipped, sentences = _label_ids(vocabulary), Counter[str](), []
+        inputs, target_lines = corpus.lines(split)
+        lines = zip(self._sentences(vocabulary, inputs), target_lines, strict=True)
+        for line, (sentence, target) in enumerate(lines, 1):
             name = f"line {line} in the {split} split of {corpus.name}"
-            needed, length = len(sentence.labels), len(sentence.tokens)
-            labels = self.labels_of(target) if needed else []
-            if len(labels) != needed:
+            num_labels, length = len(sentence.labels), len(sentence.tokens)
+            labels = self.labels_of(target) if num_labels else []
+            if len(labels) != num_labels:
                 raise UserError(
-                    f"{name} needs {needed} label(s) and has {len(labels)}; give one for each of "
-                    "the words of a tagger, and one for each sentence of a classifier"
+                    f"{name} needs {num_labels} label(s) and has {len(labels)}; give a tagger one "
+                    "label per word, and a classifier one label per sentence"
                 )
-            if split == "train" and (not needed or length > config.data.max_length):
-                skipped["too_long" if needed else "empty_source"] += 1
+            if split == "train" and (not num_labels or length > config.data.max_length):
+                skipped["too_long" if num_labels else "empty_source"] += 1
                 continue
             check_one_pass(name, length, longest)
-            places = zip(sentence.labels, labels, strict=True)
-            known = [(place, numbers[label]) for (place, _), label in places if label in numbers]
-            sentences.append(sentence._replace(labels=known))
+            pairs = zip(sentence.labels, labels, strict=True)
+            targets = [(p, label_ids[label]) for (p, _), label in pairs if label in label_ids]
+            sentences.append(sentence._replace(labels=targets))
         return LabelledText.of(sentences, skipped)
 
     def unlabelled(self, translator: Translator, inputs: Sequence[str], first: int) -> LabelledText:
-        """Return examples for sentences without labels; see `EncoderTask.unlabelled`."""
+        """Make examples of sentences without labels; see `EncoderTask.unlabelled`."""
         sentences = self._sentences(translator.vocabulary, inputs)
         for number, sentence in enumerate(sentences, first):
             check_one_pass(f"line {number}", len(sentence.tokens), translator.longest_sentence)
         return LabelledText.of(sentences, {})
 
     def _sentences(self, vocabulary: Vocabulary, lines: Sequence[str]) -> list[Labelled]:
-        """Return the subwords of lines, with the first label at all positions that have one."""
-        split = [line.split() for line in lines]
-        distinct = sorted({*chain.from_iterable(split)})
+        # Label 0 is a placeholder at each position that predicts a label.
+        split_lines = [line.split() for line in lines]
+        distinct = sorted({*chain.from_iterable(split_lines)})
         encoded = (ids[:-1] or [vocabulary.unk_id] for ids in vocabulary.encode(distinct))
-        ids, sentences = dict(zip(distinct, encoded, strict=True)), []
-        for line in split:
-            words = [ids[word] for word in line]
+        word_ids, sentences = dict(zip(distinct, encoded, strict=True)), []
+        for line in split_lines:
+            words = [word_ids[word] for word in line]
             tokens = [BOS_ID, *chain.from_iterable(words), EOS_ID]
-            sentences.append(Labelled(tokens, [(place, 0) for place in self.positions(words)]))
+            sentences.append(Labelled(tokens, [(p, 0) for p in self.positions(words)]))
         return sentences
 
 
 class Tagging(Classification):
-    """The task of sentences with a tag per word: `train.txt` beside `train.tags`, or trees."""
+    """The task of predicting one tag per word (`train.txt` and `train.tags`, or trees)."""
 
     model = "a tagger"
     largest_shape = EncoderTask.largest_shape
 
     def positions(self, words: Sequence[Sequence[int]]) -> list[int]:
-        """Return the position of each word's first subword (Devlin et al. 2019, section 5.3)."""
+        """Return the position of the first subword of each word (BERT, section 5.3)."""
         return list(accumulate(map(len, words), initial=1))[:-1]
 
     def labels_of(self, target: str) -> list[str]:
-        """Return the tags of a line of the corpus, one for each word."""
+        """Split a target line of the corpus into tags."""
         return target.split()
 
 
 class ImageClassification(Labelling):
-    """The task of images with one label each; see `data.images`."""
+    """The task of predicting one label per image."""
 
     model = "a classifier of images"
     inputs = "images"
 
     def largest_shape(self, config: Config) -> BatchShape:
-        """Return the shape for images of one size, with a label each; see `Task.largest_shape`."""
+        """Return the largest batch shape, with one label per image; see `Task.largest_shape`."""
         length = config.model.num_positions
-        rung = ladder_length(length)
-        shape = batch_shape(config.data, rung, rung)
+        bucket = ladder_length(length)
+        shape = batch_shape(config.data, bucket, bucket)
         return shape._replace(source_length=length, target_length=1)
 
     def vocabulary(
-        self, config: Config, corpus: Corpus, given: Vocabulary | None = None
+        self, config: Config, corpus: Corpus, inherited: Vocabulary | None = None
     ) -> Vocabulary:
-        """Make a vocabulary of the labels of train; see `Task.vocabulary`."""
+        """Make a vocabulary of the labels in the train split; see `Task.vocabulary`."""
         return labelled_vocabulary(None, self.label_names(corpus))
 
     def examples(
         self, config: Config, corpus: Corpus, vocabulary: Vocabulary, split: str, longest: float
     ) -> LabelledText:
-        """Return the images of a split; see `Task.examples`."""
+        """Return the labeled images of a split; see `Task.examples`."""
         images, labels = corpus.lines(split)
-        numbers = _numbers(vocabulary)
-        known = [numbers.get(label, -1) for label in labels]
-        return labelled.labelled_images(images, known, config.model)
+        ids_by_label = _label_ids(vocabulary)
+        label_ids = [ids_by_label.get(label, -1) for label in labels]
+        return labelled.labelled_images(images, label_ids, config.model)
 
     def unlabelled(self, translator: Translator, inputs: Sequence[Any], first: int) -> LabelledText:
-        """Return examples for arrays `[height, width, channels]` or `[height, width]`."""
+        """Make examples of arrays `[height, width, channels]` or `[height, width]`."""
         return labelled.labelled_images(inputs, [0] * len(inputs), translator.config.model, first)
 
 
 class MaskedLanguageModelling(EncoderTask):
-    """The task of documents of one language with hidden subwords; see `MaskedText`."""
+    """The task of predicting masked subwords of documents; see `MaskedText`."""
 
     model = "a masked language model"
     inputs = "documents"
     unit = "hidden subword"
     measures = (
         task.Measure("accuracy", "accuracy"),
-        task.Measure("masked_nll", "NLL of what is hidden"),
+        task.Measure("masked_nll", "masked NLL"),
     )
     grid = task.GridMeasures(measures[0], whole_split=False)
 
     def largest_shape(self, config: Config) -> BatchShape:
-        """Return the shape for sequences and their hidden subwords; see `Task.largest_shape`."""
+        """Return the largest batch shape, with masked targets; see `Task.largest_shape`."""
         return labelled.masked_shape(super().largest_shape(config), config.data.masked_share)
 
     def vocabulary(
-        self, config: Config, corpus: Corpus, given: Vocabulary | None = None
+        self, config: Config, corpus: Corpus, inherited: Vocabulary | None = None
     ) -> Vocabulary:
-        """Make a vocabulary of the documents, with the entry `<mask>` that hides a subword."""
-        vocabulary = given or tokenized.prepare_vocabulary(config.data, corpus, needed=MASK)
+        """Make a vocabulary of the documents, with an entry `<mask>`."""
+        vocabulary = inherited or tokenized.prepare_vocabulary(config.data, corpus, needed=MASK)
         labelled.mask_id(vocabulary)
         return vocabulary
 
     def training_examples(self, config: Config, corpus: Corpus, vocabulary: Vocabulary) -> Examples:
-        """Return the sequences of train, in which each step hides other subwords."""
+        """Return the sequences of train, in which each step masks different subwords."""
         text = tokenized.prepare_text(config.data, corpus, vocabulary, "train", bidirectional=True)
         return self.train_text(config, vocabulary).examples(text)
 
     def train_text(self, config: Config, vocabulary: Vocabulary) -> TrainText:
-        """Return how documents become sequences; see `Task.train_text`."""
+        """Return the rules that turn documents into sequences; see `Task.train_text`."""
         seed = config.training.effective_seed("order_seed")
-        masked = partial(MaskedText.of, data=config.data, vocabulary=vocabulary, seed=seed)
-        return document_text(config.data, vocabulary, masked, begin=True)
+        examples = partial(MaskedText.of, data=config.data, vocabulary=vocabulary, seed=seed)
+        return document_text(config.data, vocabulary, examples, begin=True)
 
     def examples(
         self, config: Config, corpus: Corpus, vocabulary: Vocabulary, split: str, longest: float
     ) -> MaskedText:
-        """Return the sequences of a split, in which the same subwords are hidden every time."""
+        """Return the sequences of a split, always with the same masked subwords."""
         text = tokenized.prepare_text(config.data, corpus, vocabulary, split, bidirectional=True)
         return MaskedText.of(text, config.data, vocabulary)
 
     def unlabelled(self, translator: Translator, inputs: Sequence[str], first: int) -> LabelledText:
-        """Return examples that predict the subwords which lines hide."""
+        """Make examples of lines, with a target for each `<mask>`."""
         vocabulary, sentences = translator.vocabulary, []
         mask = labelled.mask_id(vocabulary)
         for number, ids in enumerate(translator.encode(inputs), first):
             tokens = [BOS_ID, *labelled.with_masks(vocabulary, mask, ids)]
             check_one_pass(f"line {number}", len(tokens), translator.longest_sentence)
-            hidden = [(position, 0) for position, token in enumerate(tokens) if token == mask]
-            sentences.append(Labelled(tokens, hidden))
+            masks = [(position, 0) for position, token in enumerate(tokens) if token == mask]
+            sentences.append(Labelled(tokens, masks))
         return LabelledText.of(sentences, {})
 
-    def scored(self, asked: task.Scoring) -> task.Scored:
-        """Score the predictions of hidden subwords of a split; its documents are not shown."""
-        translator, corpus, split = asked[:3]
+    def scored(self, request: task.Scoring) -> task.Scored:
+        """Score the predictions of masked subwords of a split, without example outputs."""
+        translator, corpus, split = request[:3]
         config, vocabulary = translator.config, translator.vocabulary
         examples = self.examples(config, corpus, vocabulary, split, translator.longest_sentence)
-        right = np.concatenate([x.labels == x.targets for x in predictions(translator, examples)])
-        scores = MaskedScores(100 * float(right.mean()), len(right), asked.loss().nll)
+        correct = np.concatenate([p.labels == p.targets for p in predictions(translator, examples)])
+        scores = MaskedScores(100 * float(correct.mean()), len(correct), request.loss().nll)
         return task.Scored(scores, [], [], [])
 
     def lines(
         self, translator: Translator, inputs: Sequence[str], first: int = 1, shares: bool = False
     ) -> list[str]:
-        """Fill in every `<mask>` of the lines, each with the most probable subword in its place."""
+        """Replace every `<mask>` of the lines by the most probable subword at its position."""
         examples = self.unlabelled(translator, inputs, first)
         mask, rows = labelled.mask_id(translator.vocabulary), examples.sentences
         for row, (_, labels, _) in zip(rows, predictions(translator, examples), strict=True):
-            row[row == mask] = np.where(labels == EOS_ID, mask, labels)  # an end would end the text
+            row[row == mask] = np.where(labels == EOS_ID, mask, labels)  # </s> would cut the text
         return translator.vocabulary.decode([row[1:].tolist() for row in rows])
 
 
 CLASSIFICATION: task.Task = Classification()
-"""The task of classifying sentences."""
+"""The task of sentence classification."""
 TAGGING: task.Task = Tagging()
 """The task of tagging words."""
 IMAGES: task.Task = ImageClassification()
-"""The task of classifying images."""
+"""The task of image classification."""
 MASKED: task.Task = MaskedLanguageModelling()
-"""The task of masked language modelling."""
+"""The task of masked language modeling."""
 
 
-def _numbers(vocabulary: Vocabulary) -> dict[str, int]:
-    """Return the number of each label of train."""
+def _label_ids(vocabulary: Vocabulary) -> dict[str, int]:
     [names] = vocabulary.target_pieces([range(len(vocabulary))])
-    return {name: number for number, name in enumerate(names)}
+    return {name: label_id for label_id, name in enumerate(names)}
 
 
 def _without_labels(corpus: Corpus) -> Corpus:
-    """Return the corpus without the labels of train, from which a vocabulary can be learned."""
     train = corpus.parts["train"]
     text = splits.Split(
         lambda: splits.digest("sentences", train.fingerprint()),
@@ -377,7 +373,7 @@ def _without_labels(corpus: Corpus) -> Corpus:
 
 
 def predictions(translator: Translator, examples: Examples) -> list[Prediction]:
-    """Predict the most probable label of every target of some examples."""
+    """Predict the most probable label for every target of each example."""
     translator.check_process()
     results = [Prediction(*np.zeros((3, 0), np.int32))] * len(examples)
     if not len(examples.target_tokens):
@@ -396,7 +392,7 @@ def predictions(translator: Translator, examples: Examples) -> list[Prediction]:
 def _most_probable(
     model: decoding_model.ScoringModel, params: parameters.Parameters, batch: Batch
 ) -> tuple[Int32[Array, "passes rows t"], Float32[Array, "passes rows t"]]:
-    """Return the most probable label at every target of a batch, and its probability."""
+    """Return the most probable label and its probability for every target of a batch."""
 
     def one_pass(rows: Batch) -> tuple[Array, Array]:
         logits = model.logits(params, rows).astype(jnp.float32)

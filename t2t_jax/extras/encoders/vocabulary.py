@@ -1,4 +1,4 @@
-"""A vocabulary with labels for targets; sources are subwords of another vocabulary, or images."""
+"""A vocabulary of labels for targets, combined with a vocabulary of subwords for sources."""
 
 import base64
 import json
@@ -14,20 +14,20 @@ _SCHEMA = schema({"kind": str, "labels": Annotated[list[str], Meta(min_length=1)
 
 
 class LabelledVocabulary(Vocabulary):
-    """Labels, numbered from 0, and the vocabulary of the text that is labelled."""
+    """A vocabulary whose target ids are labels and whose source ids are subwords."""
 
     def __init__(self, serialized: bytes) -> None:
-        """Read the vocabulary as `labelled_vocabulary` has written it.
+        """Read a vocabulary that `labelled_vocabulary` serialized.
 
         Raises:
-          ValueError: the bytes are damaged; the message says in what way.
+          ValueError: the bytes are damaged.
         """
         super().__init__(serialized)
         content = parsed(serialized, _SCHEMA)
         self.labels: tuple[str, ...] = tuple(content["labels"])
-        """The name of each label."""
+        """The label names, by id."""
         self.source: Any = parse_vocabulary(content["source"]) if content["source"] else None
-        """The vocabulary of the text; None if images are labelled."""
+        """The vocabulary of the source text; None for images."""
 
     def __len__(self) -> int:
         """Return the number of labels."""
@@ -35,12 +35,12 @@ class LabelledVocabulary(Vocabulary):
 
     @property
     def source_size(self) -> int:
-        """Return the number of ids of sources; 0 if they are images."""
+        """Return the number of source ids, or 0 for images."""
         return self.source.source_size if self.source else 0
 
     @property
     def unk_id(self) -> int:
-        """Return the id of source text that the vocabulary cannot spell."""
+        """Return the id of unknown source text."""
         return int(self.source.unk_id)
 
     @property
@@ -50,7 +50,7 @@ class LabelledVocabulary(Vocabulary):
 
     @property
     def files(self) -> Mapping[str, bytes]:
-        """Return the files of the sources' vocabulary, and labels.txt with one label a line."""
+        """Return the files of the source vocabulary, and labels.txt with one label per line."""
         labels = {"labels.txt": "".join(f"{label}\n" for label in self.labels).encode()}
         return {**self.source.files, **labels} if self.source else labels
 
@@ -63,20 +63,20 @@ class LabelledVocabulary(Vocabulary):
         return list(self.source.pieces(ids))
 
     def target_pieces(self, ids: Rows) -> list[list[str]]:
-        """Return the label that each number stands for, row by row."""
-        return [[self.labels[number] for number in row] for row in ids]
+        """Return the label names of rows of label ids."""
+        return [[self.labels[label_id] for label_id in row] for row in ids]
 
     def spelling(self, token: int) -> bytes:
-        """Return the label of a number, with a space before it."""
+        """Return the name of a label id as bytes, after a space."""
         return f" {self.labels[token]}".encode()
 
     def decode(self, ids: Rows) -> list[str]:
-        """Return the labels of each row, with a space between them."""
+        """Join the label names of each row with spaces."""
         return [" ".join(row) for row in self.target_pieces(ids)]
 
 
 def labelled_vocabulary(source: Vocabulary | None, labels: Sequence[str]) -> LabelledVocabulary:
-    """Make a vocabulary from that of the text, or None for images, and the name of each label."""
+    """Combine the vocabulary of the source text (None for images) with label names."""
     content = {
         "kind": "labelled",
         "labels": list(labels),

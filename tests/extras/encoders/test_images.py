@@ -94,7 +94,7 @@ def test_files_of_arrays_are_read_under_their_usual_names(tmp_path):
 @pytest.mark.parametrize(
     ("arrays", "said"),
     [
-        ({"x": [1]}, "none of images"),
+        ({"x": [1]}, "no images with labels"),
         ({"x_train": np.zeros((2, 4, 4)), "y_train": [1]}, "a label for each"),
         ({"x_train": np.zeros((2, 4)), "y_train": [1, 2]}, "give images"),
         ({"x_train": 3, "y_train": [1]}, r"x_train is an array \[\] with labels \[1\]; give"),
@@ -160,7 +160,7 @@ def test_what_is_no_file_is_refused_in_its_place(tmp_path, read):
 
 def test_damaged_and_missing_files_are_refused(tmp_path):
     file = tmp_path / "images.npz"
-    with pytest.raises(UserError, match="can be read"):
+    with pytest.raises(UserError, match="cannot be read"):
         _open(file)
     np.savez(file, x_train=images())
     whole = file.read_bytes()

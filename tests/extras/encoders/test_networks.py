@@ -9,7 +9,7 @@ import pytest
 
 from t2t_jax.batch import Batch, Patches, Sequence, one_a_row
 from t2t_jax.config import Config
-from t2t_jax.extras.encoders.networks import places_of
+from t2t_jax.extras.encoders.networks import target_indices
 from t2t_jax.modules.cached_decoding import NetworkScoring
 from t2t_jax.modules.models import make_model
 from tests.selection import thorough_after
@@ -75,7 +75,7 @@ def test_sentences_of_a_row_are_predicted_as_if_each_were_alone(kind):
         return Sequence(*(np.array(x, np.int32)[None] for x in fields))
 
     row = Batch(joined(first.inputs, second.inputs, 3), joined(first.targets, second.targets, 2))
-    assert places_of(row).tolist() == [[1, 3, 5, 6, 7, 0, 0]]
+    assert target_indices(row).tolist() == [[1, 3, 5, 6, 7, 0, 0]]
     together = np.asarray(log_probs(model, params, row))[0]
     np.testing.assert_allclose(together[:2], alone[0], rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(together[2:5], alone[1], rtol=1e-4, atol=1e-5)
