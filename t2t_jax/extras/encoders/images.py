@@ -87,9 +87,7 @@ def _labelled_split(name: str, images: np.ndarray, labels: np.ndarray) -> Split:
     decode = partial(str, encoding="utf-8", errors="surrogateescape")  # in any locale
     names = [(decode(x) if isinstance(x, bytes) else str(x)).strip() for x in labels.ravel()]
     if bad := [x for x in names if not x or not x.isprintable()]:
-        raise UserError(
-            f"{name} has the label {quote(bad[0])}; give each image a label in one line"
-        )
+        raise UserError(f"{name} has the label {quote(bad[0])}; give each a label in one line")
 
     def fingerprint() -> str:
         hashes = (hashlib.sha256(x.tobytes()).hexdigest() for x in (images, labels))
