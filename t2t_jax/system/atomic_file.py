@@ -48,11 +48,10 @@ def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
 
 @contextmanager
 def open_atomic(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Open a temporary file, and rename it to `path` once it is complete and on the disk.
+    """Open a hidden temporary file, and rename it to `path` at the end of the `with` block.
 
-    The hidden temporary file is in the same directory. After an error in the `with` block, and when
-    a signal ends the program, it is removed. For a path in a bucket, the temporary file is on this
-    machine, and is uploaded at the end.
+    An error in the block, or a signal that ends the program, removes the temporary file. For a path
+    in a bucket, the file is uploaded at the end.
 
     Raises:
       UserError: the file cannot be written; its old content is kept.
@@ -65,9 +64,9 @@ def open_atomic(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 @contextmanager
 def writing_directory(path: Path) -> Iterator[Path]:
-    """Make a hidden temporary directory, and rename it to `path` once it is complete.
+    """Make a hidden temporary directory, and rename it to `path` at the end of the `with` block.
 
-    After an error in the `with` block, and when a signal ends the program, it is removed.
+    An error in the block, or a signal that ends the program, removes the directory.
 
     Raises:
       UserError: the directory cannot be made, exists and is not empty, or is in a bucket.
@@ -87,7 +86,7 @@ def writing_directory(path: Path) -> Iterator[Path]:
 def check_writable(directory: Path) -> None:
     """Raise a `UserError` if a directory, which may not exist yet, is not writable.
 
-    For a bucket, missing write permission only fails at the first write.
+    For a bucket, only check that the bucket exists, not the permission to write.
     """
     check_own(directory)
     if isinstance(directory, BucketPath):
@@ -101,11 +100,7 @@ def check_writable(directory: Path) -> None:
 
 
 def check_file_writable(path: Path) -> None:
-    """Check that a file can be written, before the work that produces it.
-
-    Raises:
-      UserError: its directory is missing or not writable.
-    """
+    """Raise a `UserError` early if the directory of an output file is missing or not writable."""
     check_writable(path.parent)
     if not isinstance(path, BucketPath) and not path.parent.is_dir():
         raise cannot_write(path, FileNotFoundError())
@@ -113,7 +108,7 @@ def check_file_writable(path: Path) -> None:
 
 @contextmanager
 def _upload(path: BucketPath) -> Iterator[BinaryIO]:
-    """Open a temporary file on this machine, and upload it to a bucket once it is complete."""
+    """Open a local temporary file, and upload it to a bucket at the end of the block."""
     with (
         tempfile.NamedTemporaryFile(prefix="t2t_jax-", delete=False) as file,
         removed_at_end(Path(file.name)) as unfinished,
@@ -126,7 +121,7 @@ def _upload(path: BucketPath) -> Iterator[BinaryIO]:
 
 @contextmanager
 def _write_and_rename(path: Path) -> Iterator[BinaryIO]:
-    """Open a hidden temporary file, and rename it to `path` once it is on the disk."""
+    """Open a hidden temporary file; at the end, sync it to disk and rename it to `path`."""
     with removed_at_end(_hidden_name(path)) as unfinished:
         with errors_named(path), _opening:
             file = io.BufferedWriter(NamedFile(unfinished, "xb", label=path))
@@ -158,8 +153,8 @@ def removed_at_end(path: Path) -> Iterator[Path]:
 
 
 def remove_unfinished() -> None:
-    """Remove unfinished files when a signal ends the program, and block new ones."""
-    _opening.acquire(timeout=1)  # and never released
+    """Remove unfinished files before a signal ends the program, and block new files."""
+    _opening.acquire(timeout=1)  # never released
     for unfinished in list(_unfinished):
         _remove(unfinished)
 

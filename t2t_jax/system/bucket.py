@@ -1,14 +1,14 @@
 """Paths in object stores: `s3://bucket/name` and `gs://bucket/name`.
 
-`as_path` makes a path from a name. The rest of the program uses a `BucketPath` like any `Path`. An
-object store differs from a file system:
+`as_path` makes a path from a name. The program uses a `BucketPath` like any `Path`. Object stores
+differ from file systems:
 
 - A directory is a common prefix of object names. An empty directory is an object `.directory`.
-- Writing an object is atomic, so nothing is renamed. Each append uploads the whole object again.
-- Readers download an object to this machine first.
+- Writing an object is atomic. Each append uploads the whole object again.
+- Opening an object downloads it first.
 
-fsspec accesses the stores through s3fs and gcsfs, which read settings, credentials and endpoints
-from the same sources as the command-line tools of the stores.
+fsspec accesses the stores through s3fs and gcsfs, which use the same settings, credentials and
+endpoints as the command-line tools of the stores.
 """
 
 import errno
@@ -53,7 +53,7 @@ def as_path(name: str | os.PathLike[str]) -> Path:
     `system.opening.resolve_run` also resolves runs on the hub and in archives.
 
     Raises:
-      UserError: the name is a run on the hub, which is read-only, or in an unknown store.
+      UserError: the name is on the hub, which is read-only, or in an unknown store.
     """
     text = os.fspath(name)
     if text.startswith("hf:/"):
@@ -61,7 +61,7 @@ def as_path(name: str | os.PathLike[str]) -> Path:
             f"{text} is on the hub, where runs are read-only; name a directory or a bucket, and "
             "upload the run with t2t-jax publish"
         )
-    # An ordinary path that was made of such a name has lost one of the two slashes.
+    # `Path` collapses the two slashes of such a name into one.
     if match := _SCHEME.match(text):
         scheme, slashes = match.groups()
         store = _STORE_OF_SCHEME.get(scheme.lower())
@@ -78,10 +78,7 @@ def as_path(name: str | os.PathLike[str]) -> Path:
 
 
 def on_this_machine(path: Path) -> Path:
-    """Map a path in a bucket to a fixed path in the user's state directory.
-
-    A path in a file system is returned unchanged.
-    """
+    """Map a path in a bucket to a path in the user's state directory; keep any other path."""
     if not isinstance(path, BucketPath):
         return path
     return user_folder("state") / "buckets" / str(path).replace("://", "/", 1)
@@ -89,11 +86,7 @@ def on_this_machine(path: Path) -> Path:
 
 @contextmanager
 def local_copy(path: Path) -> Iterator[Path]:
-    """Yield a local file; for an object, a temporary copy.
-
-    Raises:
-      FileNotFoundError: there is no such object.
-    """
+    """Yield a local file, or a temporary copy of an object."""
     if not isinstance(path, BucketPath):
         yield path
         return
@@ -104,7 +97,7 @@ def local_copy(path: Path) -> Iterator[Path]:
 
 
 def content_of(path: Path) -> bytes | None:
-    """Read a file or an object; return None if it is missing."""
+    """Read a file or an object; None if it is missing."""
     with suppress(FileNotFoundError):
         return path.read_bytes()
     return None
@@ -118,19 +111,19 @@ def check_local(path: Path, remedy: str | None = None) -> None:
 
 
 def is_directory(path: Path) -> bool:
-    """Return whether there is a directory; False for an invalid name."""
+    """Return whether a path is a directory; False for an invalid name."""
     return path.is_dir() if isinstance(path, BucketPath) else os.path.isdir(path)
 
 
 class BucketPath(PosixPath):
-    """An object of a store, or a directory: a common prefix of several objects.
+    """An object in a store, or a directory: a common prefix of objects.
 
-    It has the methods of `Path` that the program calls on user paths. They raise the same errors as
-    `Path`, and a `UserError` if the store, the bucket or the credentials are missing.
+    The methods raise the same errors as methods of `Path`, and a `UserError` if the store is
+    unreachable, or the bucket or the credentials are missing.
     """
 
     def __str__(self) -> str:
-        """Return the original name: `s3://bucket/name`."""
+        """Return the name with two slashes: `s3://bucket/name`."""
         return super().__str__().replace(":/", "://", 1)
 
     @property
@@ -147,19 +140,15 @@ class BucketPath(PosixPath):
             return getattr(self._store, method)(self._key, *arguments, **options)
 
     def absolute(self) -> "BucketPath":
-        """Return the path itself, which never depends on the working directory."""
+        """Return the path, which never depends on the working directory."""
         return self
 
     def resolve(self, strict: bool = False) -> "BucketPath":
-        """Return the path itself, because a store has no symbolic links."""
+        """Return the path, because a store has no symbolic links."""
         return self
 
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
-        """Return the file type, the size and the modification time.
-
-        Raises:
-          FileNotFoundError: there is neither an object of this name nor one below it.
-        """
+        """Return the file type, the size and the modification time."""
         info = self._call_store("info")
         kind = stat.S_IFDIR if info["type"] == "directory" else stat.S_IFREG
         changed = info.get("LastModified") or info.get("mtime")
@@ -169,21 +158,17 @@ class BucketPath(PosixPath):
         return os.stat_result(fields, {"st_mtime_ns": nanoseconds})
 
     def checksum(self) -> str:
-        """Return the store's hash of the object's content.
-
-        Raises:
-          FileNotFoundError: there is no such object.
-        """
+        """Return the store's hash of the object's content."""
         info = self._call_store("info")
         return str(next(info[name] for name in _CHECKSUMS if info.get(name)))
 
     def exists(self, *, follow_symlinks: bool = True) -> bool:
-        """Return whether there is an object of this name, or one below it."""
+        """Return whether there is an object with this name, or below it."""
         # `Path.exists` would mistake a `UserError`, which is a `ValueError`, for a missing file.
         return self._kind() is not None
 
     def is_file(self, *, follow_symlinks: bool = True) -> bool:
-        """Return whether there is an object of this name."""
+        """Return whether there is an object with this name."""
         return self._kind() == stat.S_IFREG
 
     def is_dir(self, *, follow_symlinks: bool = True) -> bool:
@@ -197,11 +182,7 @@ class BucketPath(PosixPath):
             return None
 
     def iterdir(self) -> Generator["BucketPath", None, None]:
-        """Yield the objects and the directories directly below this name.
-
-        Raises:
-          FileNotFoundError: there is nothing below this name.
-        """
+        """Yield the objects and directories directly below this name."""
         listed = self._call_store("ls", detail=False)
         names = sorted({key.rstrip("/").rpartition("/")[2] for key in listed})
         yield from (self / name for name in names)
@@ -214,7 +195,7 @@ class BucketPath(PosixPath):
         yield from (BucketPath(f"{self.parts[0]}//{key}") for key in sorted(keys))
 
     def objects(self) -> list["BucketPath"]:
-        """Return all objects below this name, at any depth; [] if there are none."""
+        """List all objects below this name, at any depth."""
         keys = self._call_store("find")
         # Web consoles of stores create empty objects whose names end in a slash.
         return [BucketPath(f"{self.parts[0]}//{key}") for key in keys if key[-1] != "/"]
@@ -222,11 +203,7 @@ class BucketPath(PosixPath):
     def open(  # type: ignore[override]
         self, mode: str = "r", buffering: int = -1, encoding: str | None = None
     ) -> Any:
-        """Open the object for reading, as a local copy, or for appending.
-
-        Raises:
-          FileNotFoundError: there is no object of this name to read.
-        """
+        """Open the object for appending, or a local copy for reading."""
         if mode.startswith("a"):
             raw = _Appended(self)
             if "b" in mode:
@@ -240,25 +217,18 @@ class BucketPath(PosixPath):
         return reader if "b" in mode else io.TextIOWrapper(reader, encoding=encoding)
 
     def read_bytes(self) -> bytes:
-        """Return the content of the object.
-
-        Raises:
-          FileNotFoundError: there is no such object.
-        """
+        """Read the content of the object."""
         return bytes(self._call_store("cat_file"))
 
     def read_text(self, encoding: _Name = None, errors: _Name = None, newline: _Name = None) -> str:
-        """Return the content of the object as text."""
+        """Read the content of the object as text."""
         return self.read_bytes().decode(encoding or "utf-8", errors or "strict")
 
     def write_bytes(self, data: Any, mode: str = "overwrite") -> int:
         """Write the object atomically: a reader sees either the old or the new content.
 
         Args:
-          mode: with "create", only one of several writers succeeds.
-
-        Raises:
-          FileExistsError: the mode is "create", and the object exists.
+          mode: "create" raises `FileExistsError` if the object exists; "overwrite" replaces it.
         """
         self._call_store("pipe_file", bytes(data), mode=mode)
         return len(data)
@@ -271,7 +241,7 @@ class BucketPath(PosixPath):
         return len(data)
 
     def mkdir(self, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
-        """Make an empty directory by writing an object `.directory` below this name."""
+        """Make an empty directory: an object `.directory` below this name."""
         if not self.exists():
             (self / _EMPTY_DIRECTORY).write_bytes(b"")
         elif not exist_ok:
@@ -286,7 +256,7 @@ class BucketPath(PosixPath):
                 raise
 
     def rename(self, target: str | os.PathLike[str]) -> "BucketPath":
-        """Copy the object or all below it, then remove the originals; a kill can leave both."""
+        """Copy the object or all objects below it, then remove the originals."""
         new = BucketPath(target)
         moved = self.objects()
         for path in moved:
@@ -306,10 +276,7 @@ def fetch_tree(source: BucketPath, local: Path, folders: Container[str] | None =
     """Download the objects below a name as files below a local directory.
 
     Args:
-      folders: the directories in `source` to download, besides the files there; None is all.
-
-    Raises:
-      FileNotFoundError: one of the objects is gone.
+      folders: the directories in `source` to download, besides its files; None is all.
     """
     names = {path: str(path).removeprefix(f"{source}/").split("/") for path in source.objects()}
     fetch_files(
@@ -322,11 +289,7 @@ def fetch_tree(source: BucketPath, local: Path, folders: Container[str] | None =
 
 
 def send_files(files: Mapping[Path, BucketPath]) -> None:
-    """Upload local files as objects, in any order; each object is written atomically.
-
-    Raises:
-      FileNotFoundError: one of the files is gone.
-    """
+    """Upload local files as objects, in any order; each object is written atomically."""
     _transfer("put", files, lambda: None)
 
 
@@ -334,15 +297,12 @@ def fetch_files(files: Mapping[Path, BucketPath], check: Callable[[], None] = la
     """Download objects as local files, in any order.
 
     Args:
-      check: called every few files; what it raises ends the downloads.
-
-    Raises:
-      FileNotFoundError: one of the objects is gone.
+      check: a function to call every few files; its errors end the downloads.
     """
     _transfer("get", files, check)
 
 
-def _transfer(way: str, files: Mapping[Path, BucketPath], check: Callable[[], None]) -> None:
+def _transfer(verb: str, files: Mapping[Path, BucketPath], check: Callable[[], None]) -> None:
     remaining = iter(files.items())
     # After an error, batches by fsspec would leave coroutines running.
     while part := list(islice(remaining, _AT_ONCE)):
@@ -350,11 +310,11 @@ def _transfer(way: str, files: Mapping[Path, BucketPath], check: Callable[[], No
         # In two lists, fsspec takes names literally, even with wildcard characters.
         sides = [str(local) for local, _ in part], [path._key for _, path in part]
         with _reaching(part[0][1]):
-            getattr(part[0][1]._store, way)(*sides[:: 1 if way == "put" else -1], batch_size=-1)
+            getattr(part[0][1]._store, verb)(*sides[:: 1 if verb == "put" else -1], batch_size=-1)
 
 
 def remove(objects: Iterable[BucketPath]) -> None:
-    """Remove objects of one bucket; missing ones are ignored."""
+    """Remove objects of one bucket; ignore missing objects."""
     objects = list(objects)
     if objects:
         with _reaching(objects[0]), suppress(FileNotFoundError):
@@ -362,7 +322,7 @@ def remove(objects: Iterable[BucketPath]) -> None:
 
 
 class _Appended(io.RawIOBase):
-    """An object to append to: each write uploads the whole object again."""
+    """An object open for appending: each write uploads the whole object."""
 
     def __init__(self, path: BucketPath) -> None:
         self._path, self._content = path, content_of(path) or b""
@@ -378,7 +338,7 @@ class _Appended(io.RawIOBase):
 
 @functools.cache
 def _file_system(scheme: str, process: int) -> Any:
-    """Create the store of a scheme once per process, as forks cannot share connections."""
+    """Connect to a store once per process, because forks cannot share connections."""
     package, extra = {"s3": ("s3fs", "s3"), "gs": ("gcsfs", "gcs")}[scheme]
     with needs_extra(extra, f"{scheme}://"):
         import_module(package)
@@ -393,12 +353,7 @@ def _file_system(scheme: str, process: int) -> Any:
 
 @contextmanager
 def _reaching(path: BucketPath) -> Iterator[None]:
-    """Convert errors of a store library to file errors with one-line messages.
-
-    Raises:
-      OSError: as for local files, with the path as the file name.
-      UserError: the bucket or the credentials are missing, or the store is unreachable.
-    """
+    """Convert errors of a store library to `OSError` with the path, or to `UserError`."""
     scheme, name = path.parts[0].rstrip(":"), str(path)
     try:
         yield

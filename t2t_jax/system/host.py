@@ -38,19 +38,14 @@ def processor_name(path: str | Path = "/proc/cpuinfo") -> str:
 
 
 def processor_vendor(path: str | Path = "/proc/cpuinfo") -> str:
-    """Return the vendor of an x86 processor: "GenuineIntel" or "AuthenticAMD".
-
-    Return "" on a system other than Linux.
-    """
+    """Return the vendor of an x86 processor on Linux: "GenuineIntel", "AuthenticAMD"; else ""."""
     return _cpuinfo(path).get("vendor_id", "")
 
 
 def instruction_sets(path: str | Path = "/proc/cpuinfo") -> tuple[str, ...]:
-    """Return the processor's instruction sets for matmuls, in Linux's spelling.
+    """Return the processor's instruction sets for matmuls, as Linux names them.
 
-    The order is avx2, fma, avx512f, avx512_bf16, avx512_vnni, avx512_fp16, avx_vnni, amx_tile,
-    amx_bf16, amx_int8 on x86, and asimd, bf16, i8mm, sve on ARM. Return () on a system other than
-    Linux.
+    Return () on a system other than Linux.
     """
     facts = _cpuinfo(path)
     flags = f"{facts.get('flags', '')} {facts.get('Features', '')}".split()  # on x86, on ARM
@@ -71,9 +66,8 @@ def _cpuinfo(path: str | Path) -> Mapping[str, str]:
 def keep_freed_memory() -> None:
     """Make glibc keep the memory that a training step frees.
 
-    By default, glibc returns large blocks to the kernel, and every step pays for zeroed pages: a
-    quarter of the step time of small models on CPU. The process never shrinks. Call this function
-    at the start of a program, before other threads start.
+    By default, glibc returns large blocks to the kernel. Zeroing new pages then takes a quarter of
+    the step time of small models on CPU. Call this function before other threads start.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
@@ -90,9 +84,9 @@ def keep_libtpu_quiet() -> None:
 
 
 def collect_garbage_seldom() -> None:
-    """Make Python collect reference cycles a hundred times less often.
+    """Make Python collect garbage a hundred times less often.
 
-    While JAX traces a program, it creates millions of objects. By default, the garbage collector
+    JAX creates millions of objects while it traces a program. By default, the garbage collector
     takes a tenth of the time of a short run.
     """
     gc.set_threshold(100_000, 20, 100)
@@ -109,8 +103,8 @@ def num_virtual_devices() -> int:
 def let_devices_wait() -> None:
     """Give XLA enough threads for virtual CPU devices; call this before XLA starts.
 
-    Each device blocks a thread in a collective. By default, XLA has one thread per core or device,
-    and a program dispatched ahead can take the last thread, which is a deadlock.
+    In a collective, each device blocks a thread. By default, XLA has one thread per core or device,
+    so the next program can take the last thread and cause a deadlock.
     """
     threads = max(os.cpu_count() or 1, 8 * num_virtual_devices())
     os.environ.setdefault("NPROC", str(threads))
@@ -127,8 +121,8 @@ def resident_memory() -> int | None:
 def usable_host_memory() -> int | None:
     """Return the memory in bytes that this process may still allocate; None if unknown.
 
-    The value is the minimum of the available memory of the kernel, of the cgroup limits (containers
-    and batch jobs), and of the address space limit (`ulimit -v`).
+    The value is the minimum of the available memory, the cgroup limits (containers and batch jobs)
+    and the address space limit (`ulimit -v`).
     """
     return min(_memory_limits(), default=None)
 
@@ -150,10 +144,10 @@ def _memory_limits() -> Iterator[int]:
 
 
 def _limits_of_group(controllers: str, group: str) -> Iterator[int]:
-    """Yield the memory limits of a cgroup and of all its ancestors.
+    """Yield the memory limits of a cgroup and its ancestors.
 
-    Inside a container, the cgroup path may be a path of the host, which is invisible there. The
-    outermost visible group is the group of the container.
+    Inside a container, a cgroup path of the host may be invisible. The outermost visible group is
+    the group of the container.
     """
     if controllers == "":
         root, name = _CGROUPS, "memory.max"
@@ -172,8 +166,7 @@ def _limits_of_group(controllers: str, group: str) -> Iterator[int]:
 def check_threads() -> None:
     """Raise a `UserError` if limits on threads or address space are too low for JAX.
 
-    JAX starts dozens of threads. If it cannot start a thread or allocate memory, it crashes without
-    a message or hangs.
+    Otherwise, JAX would crash without a message or hang.
     """
     nproc = os.environ.get("NPROC", "")
     cores = int(nproc) if nproc.isdecimal() else os.cpu_count() or 1

@@ -1,7 +1,7 @@
-"""Runs on the Hugging Face Hub, by their names `hf://NAME/MODEL` and `hf://NAME/MODEL@REVISION`.
+"""Download runs from the Hugging Face Hub: `hf://NAME/MODEL` or `hf://NAME/MODEL@REVISION`.
 
-huggingface_hub downloads them, with its settings: its cache, its token (`hf auth login`, HF_TOKEN),
-HF_ENDPOINT and HF_HUB_OFFLINE. Only the files of a run are downloaded, and none is ever executed.
+huggingface_hub downloads only the files of a run, and never executes them. Its settings apply: the
+cache, the token (`hf auth login`, HF_TOKEN), HF_ENDPOINT and HF_HUB_OFFLINE.
 """
 
 import os
@@ -16,7 +16,7 @@ from t2t_jax.errors import UserError, in_one_line, needs_extra, way_out_of
 from t2t_jax.system.fetched_path import FetchedPath
 
 NEEDED_FILES = "config.json", "vocabulary.model", "model.safetensors"
-"""The files that every published run has, and whose hashes loading checks."""
+"""Files that every published run has; loading checks their hashes."""
 RUN_FILES = (
     *NEEDED_FILES,
     "vocabulary.sha256",
@@ -27,9 +27,9 @@ RUN_FILES = (
     "SHA256SUMS",
     "README.md",
 )
-"""Patterns of the files that loading a run needs; the config comes first."""
+"""Patterns of files that loading a run needs; the config comes first."""
 STATE_FILES = "log.jsonl", "checkpoints/*", "best/*"
-"""Patterns of the additional files that resuming needs."""
+"""Patterns of additional files that resuming needs."""
 _NEVER = "*.py", "*.pkl", "*.pickle", "*.pt", "*.bin", "*.so"
 _PART = r"[\w-][\w.-]*"
 _DATASET = re.compile(rf"hf://datasets/({_PART}/{_PART})(?:@([\w.][\w.-]*))?/(.+)", re.ASCII)
@@ -86,12 +86,12 @@ def fetch_dataset(pattern: str, patterns: Callable[[str], Sequence[str]]) -> str
     """Download files of a dataset into the cache of huggingface_hub, if needed.
 
     Args:
-      pattern: a path with wildcards, hf://datasets/NAME/DATASET/PATH or
-        hf://datasets/NAME/DATASET@REVISION/PATH.
-      patterns: maps PATH to the paths to download, with wildcards.
+      pattern: hf://datasets/NAME/DATASET/PATH or hf://datasets/NAME/DATASET@REVISION/PATH, where
+        PATH may have wildcards.
+      patterns: a function from PATH to the paths to download, with wildcards.
 
     Returns:
-      The path of the files on this machine, with wildcards.
+      The local path, with the same wildcards.
     """
     match = _DATASET.fullmatch(pattern)
     if not match:

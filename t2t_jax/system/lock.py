@@ -26,12 +26,12 @@ _held: set[str] = set()
 
 @contextmanager
 def holding(path: Path, mark: str) -> Iterator[None]:
-    """Hold a lock; its file starts with a mark that identifies the owner.
+    """Hold a lock in a `with` block; its file starts with `mark`, which identifies the owner.
 
-    The kernel releases a file lock when its process ends. In a bucket, the lock is an object that
-    is created if it is missing, rewritten as a heartbeat, and removed at the end. If the owner was
-    killed, the next process takes over the lock: at once if the owner ran on the same machine, or
-    else after one minute without heartbeat.
+    The kernel releases a file lock when its process ends. In a bucket, the lock is an object, which
+    the owner rewrites as a heartbeat and removes at the end. If the owner was killed, the next
+    process takes over the lock: at once on the same machine, or else after one minute without
+    heartbeat.
 
     Raises:
       BlockingIOError: another process holds the lock.
@@ -41,10 +41,7 @@ def holding(path: Path, mark: str) -> Iterator[None]:
 
 
 def is_held(path: Path) -> bool:
-    """Return whether another process holds a lock; for an object, whether its heartbeat is recent.
-
-    The check locks a file briefly, and writes nothing.
-    """
+    """Return whether another process holds a lock; in a bucket, whether its heartbeat is recent."""
     if isinstance(path, BucketPath):
         with suppress(FileNotFoundError):
             return time.time() - path.stat().st_mtime < _TIMEOUT_SECONDS

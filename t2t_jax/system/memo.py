@@ -15,9 +15,9 @@ class Memo(Generic[_Result]):
     are raised and not cached.
     """
 
-    def __init__(self, make: Callable[..., _Result], most: int) -> None:
-        """Cache at most `most` results of `make`, keyed by its arguments."""
-        self._make, self._most = make, most
+    def __init__(self, make: Callable[..., _Result], max_size: int) -> None:
+        """Cache at most `max_size` results of `make`, keyed by its arguments."""
+        self._make, self._max_size = make, max_size
         self._cache: dict[tuple[Hashable, ...], Future[_Result]] = {}
         self._lock = Lock()
 
@@ -26,7 +26,7 @@ class Memo(Generic[_Result]):
         with self._lock:
             cached = self._cache.pop(arguments, None)
             self._cache[arguments] = future = Future() if cached is None else cached
-            if len(self._cache) > self._most:
+            if len(self._cache) > self._max_size:
                 del self._cache[next(iter(self._cache))]
         if cached is None:
             try:

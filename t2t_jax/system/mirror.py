@@ -1,8 +1,7 @@
 """Train in a local directory (the mirror), while a thread uploads its changes to a bucket.
 
-The thread compares the local directory with the uploaded files, and uploads changes in rounds. The
-store never has the record of a checkpoint without the checkpoint, nor a checkpoint without the
-records before it. Steps of a round:
+The thread uploads changes of the local directory in rounds. At any time, the store has every
+checkpoint that its log records, and the log up to every checkpoint. Steps of a round:
 
 1. Remove deleted small files, and upload new small files in the order of writing.
 2. Upload the files of new checkpoints.
@@ -11,10 +10,10 @@ records before it. Steps of a round:
 5. Upload the log including the records of these checkpoints, but of no later checkpoint.
 6. Remove deleted checkpoints, each with its `_CHECKPOINT_METADATA` first.
 
-If the store is unreachable, training continues and the thread retries. Before each round, it writes
-the hashes of stored and pending files to `.mirror.json`. A killed run resumes from the local
-directory if the hashes of the stored log and config are in this file. Otherwise, the run was
-removed or resumed elsewhere, and its files are downloaded.
+If the store is unreachable, training continues and the thread retries. Each round writes the hashes
+of stored and pending files to `.mirror.json` first. A killed run resumes from the local directory
+if this file has the hashes of the stored log and config. Otherwise, the run was removed or resumed
+elsewhere, and its files are downloaded.
 """
 
 import hashlib
@@ -36,13 +35,13 @@ from t2t_jax.system.folders import user_folder
 from t2t_jax.system.signals import StopSignal
 
 LAST = "_CHECKPOINT_METADATA"
-"""The file of a checkpoint that is uploaded last and removed first."""
+"""File of a checkpoint that is uploaded last and removed first."""
 COMMITTED = "commit_success.txt"
-"""The file that Orbax writes last when it writes a checkpoint to a bucket directly."""
+"""File that Orbax writes last in a checkpoint that it writes directly to a bucket."""
 PARAMETERS_ONLY = "PARAMETERS_ONLY"
-"""The file that marks a checkpoint without optimizer state."""
+"""File that marks a checkpoint without optimizer state."""
 UNFINISHED = ".orbax-checkpoint-tmp"
-"""The text that Orbax adds to the name of an unfinished checkpoint."""
+"""Suffix in the name of an unfinished checkpoint of Orbax."""
 
 _CHECKPOINTS = "checkpoints", "best", "damaged"
 _LOG, _CONFIG = "log.jsonl", "config.json"
@@ -60,14 +59,14 @@ _Signature = tuple[int, int, int]
 
 
 class UnsentError(UserError):
-    """The last files of a run are on this machine, but not in the store."""
+    """Error: the last files of a run are only on this machine, not in the store."""
 
 
 @contextmanager
 def mirrored(workdir: Path, stop: StopSignal, folder: Path | None = None) -> Iterator[Path]:
     """Yield the local directory to train in; wait at the end until all files are uploaded.
 
-    The local directory is `workdir` itself, unless `workdir` is in a bucket. Lock the run first.
+    Without a bucket, the local directory is `workdir`. Lock the run first.
 
     Args:
       stop: after this signal, wait only briefly.
@@ -83,7 +82,7 @@ def mirrored(workdir: Path, stop: StopSignal, folder: Path | None = None) -> Ite
     mirror = Mirror(workdir, mirror_of(workdir, folder), stop)
     mirror.start()
     try:
-        yield mirror.here
+        yield mirror.local
     except Exception:
         try:
             mirror.close()
@@ -99,7 +98,7 @@ def mirrored(workdir: Path, stop: StopSignal, folder: Path | None = None) -> Ite
 
 
 def mirror_of(workdir: BucketPath, folder: Path | None = None) -> Path:
-    """Return the local directory of a run in a bucket."""
+    """Return the local directory for a run in a bucket."""
     root = user_folder("cache") / "mirrors" if folder is None else folder
     return root.absolute() / str(workdir).replace("://", "/", 1)
 
@@ -129,85 +128,85 @@ def _is_complete(checkpoint: BucketPath, names: Sequence[str]) -> bool:
 class Mirror:
     """A local directory, and a thread that uploads its changes to a bucket."""
 
-    def __init__(self, there: BucketPath, here: Path, stop: StopSignal) -> None:
-        """Store both directories; `start` synchronizes them."""
-        self.there, self.here, self._stop = there, here, stop
+    def __init__(self, remote: BucketPath, local: Path, stop: StopSignal) -> None:
+        """Store both directories, without synchronizing them; see `start`."""
+        self.remote, self.local, self._stop = remote, local, stop
         # Signatures of uploaded files by name; None while a file is being uploaded or removed.
         self._sent: dict[str, _Signature | None] = {}
         self._sent_log: bytes | None = None
         # Hashes of the contents that the store may have, by name, newest last.
-        self._known: dict[str, list[str]] = {}
+        self._hashes: dict[str, list[str]] = {}
         self._ending, self._gives_up = threading.Event(), threading.Event()
         self._failure: Exception | None = None  # of the last round
-        self._away_since = 0.0
+        self._failing_since = 0.0
         self._thread = threading.Thread(target=self._work, daemon=True, name="mirror")
 
     def start(self) -> None:
-        """Bring the local directory up to date, and start to upload its changes.
+        """Update the local directory, and start to upload its changes.
 
         Raises:
           UserError: the store is unreachable.
-          SystemExit: a signal came during the download.
+          SystemExit: a signal arrived during the download.
         """
-        depth = len(self.there.parts)
-        stored = {"/".join(path.parts[depth:]): path for path in self.there.objects()}
+        depth = len(self.remote.parts)
+        stored = {"/".join(path.parts[depth:]): path for path in self.remote.objects()}
         stored = {name: path for name, path in stored.items() if not _is_hidden(name)}
-        contents = {name: content_of(self.there / name) for name in (_LOG, _CONFIG)}
+        contents = {name: content_of(self.remote / name) for name in (_LOG, _CONFIG)}
         self._sent_log = contents[_LOG]
         stored.pop(_LOG, None)
         with suppress(FileNotFoundError, ValueError):
-            self._known = dict(json.loads((self.here / _RECORD).read_bytes()))
-        resumes = bool(self._known) and all(
-            _digest(content) in self._known.get(name, [""]) for name, content in contents.items()
+            self._hashes = dict(json.loads((self.local / _RECORD).read_bytes()))
+        resumes = bool(self._hashes) and all(
+            _digest(content) in self._hashes.get(name, [""]) for name, content in contents.items()
         )
         if resumes:
-            warn(f"resumes from {self.here}, where training of {self.there} was interrupted")
+            warn(f"resumes from {self.local}, where training of {self.remote} was interrupted")
         else:
             self.remove()
-            self._known = {_LOG: [_digest(self._sent_log)]}
+            self._hashes = {_LOG: [_digest(self._sent_log)]}
         self._fetch(stored, self._files() if resumes else {})
         # A run without a checkpoints directory would count as damaged.
-        for directory in self.there, self.here:
+        for directory in self.remote, self.local:
             (directory / _CHECKPOINTS[0]).mkdir(parents=True, exist_ok=True)
         if not resumes and self._sent_log is not None:
-            write_whole(self.here / _LOG, self._sent_log)
+            write_whole(self.local / _LOG, self._sent_log)
         self._write_record()  # last, as resuming requires this file
         self._thread.start()
 
-    def _fetch(self, stored: Mapping[str, BucketPath], here: Mapping[str, _Signature]) -> None:
-        """Download complete checkpoints that the local directory lacks, and other changed files."""
-        complete = (f"{of}/{name}" for of in _CHECKPOINTS for name in complete_in(self.there / of))
-        # Skip a checkpoint that the killed run had removed locally: its name is not in `_known`.
-        lacking = {
+    def _fetch(self, stored: Mapping[str, BucketPath], local: Mapping[str, _Signature]) -> None:
+        """Download complete checkpoints that are missing locally, and other changed files."""
+        complete = (f"{of}/{name}" for of in _CHECKPOINTS for name in complete_in(self.remote / of))
+        # Skip a checkpoint that the killed run had removed locally: its name is not in `_hashes`.
+        missing = {
             folder
             for folder in complete
-            if f"{folder}/{LAST}" not in here and (not here or f"{folder}/{LAST}" in self._known)
+            if f"{folder}/{LAST}" not in local and (not local or f"{folder}/{LAST}" in self._hashes)
         }
         needed = {
             name: path
             for name, path in stored.items()
-            if not _is_of_checkpoint(name) or _folder(name) in lacking
+            if not _is_of_checkpoint(name) or _folder(name) in missing
         }
-        fetched = self.here / _FETCHED
+        fetched = self.local / _FETCHED
         shutil.rmtree(fetched, ignore_errors=True)
         fetch_files({fetched / name: path for name, path in needed.items()}, self._end_at_signal)
         self._sent = dict.fromkeys(stored)
         for name in sorted(needed, key=_is_last):
-            local, is_large = self.here / name, _is_of_checkpoint(name) and not _is_last(name)
+            path, is_large = self.local / name, _is_of_checkpoint(name) and not _is_last(name)
             digest = "" if is_large else _digest((fetched / name).read_bytes())
-            if _folder(name) in lacking or digest not in self._known.get(name, ()):
-                local.parent.mkdir(parents=True, exist_ok=True)
-                os.replace(fetched / name, local)
-                self._known |= {} if is_large else {name: [digest]}
-            elif _digest(content_of(local)) != digest:
+            if _folder(name) in missing or digest not in self._hashes.get(name, ()):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                os.replace(fetched / name, path)
+                self._hashes |= {} if is_large else {name: [digest]}
+            elif _digest(content_of(path)) != digest:
                 continue  # the local file is newer, or was removed
-            self._sent[name] = _signature(local)
+            self._sent[name] = _signature(path)
         identical = {
             _folder(name)
-            for name in filter(_is_last, here.keys() & stored.keys())
-            if stored[name].read_bytes() == (self.here / name).read_bytes()
+            for name in filter(_is_last, local.keys() & stored.keys())
+            if stored[name].read_bytes() == (self.local / name).read_bytes()
         }
-        self._sent.update((name, here.get(name)) for name in stored if _folder(name) in identical)
+        self._sent.update((name, local.get(name)) for name in stored if _folder(name) in identical)
 
     def _end_at_signal(self) -> None:
         """Exit after a signal, because training has not started."""
@@ -215,21 +214,21 @@ class Mirror:
             raise SystemExit(128 + self._stop.number)
 
     def _write_record(self) -> None:
-        write_whole(self.here / _RECORD, json.dumps(self._known).encode())
+        write_whole(self.local / _RECORD, json.dumps(self._hashes).encode())
 
     def remove(self) -> None:
-        """Remove the local directory; after a kill in between, no run resumes from it."""
-        (self.here / _RECORD).unlink(missing_ok=True)
-        shutil.rmtree(self.here, ignore_errors=True)
+        """Remove the local directory, first the record, without which no run resumes."""
+        (self.local / _RECORD).unlink(missing_ok=True)
+        shutil.rmtree(self.local, ignore_errors=True)
 
     def _files(self) -> dict[str, _Signature]:
         """Return the signatures of the local files to upload, except the log."""
         signatures: dict[str, _Signature] = {}
-        for folder, names, files in os.walk(self.here, onerror=_raise_unless_gone):
+        for folder, names, files in os.walk(self.local, onerror=_raise_unless_gone):
             names[:] = [name for name in names if name[0] != "." and UNFINISHED not in name]
             for file in files:
                 path = os.path.join(folder, file)
-                name = os.path.relpath(path, self.here)
+                name = os.path.relpath(path, self.local)
                 if not _is_hidden(name) and name != _LOG:
                     with suppress(FileNotFoundError):
                         signatures[name] = _signature(path)
@@ -247,17 +246,17 @@ class Mirror:
                 return
             except Exception as error:  # each store library raises its own classes
                 if self._failure is None:
-                    self._away_since = began
+                    self._failing_since = began
                     warn(
-                        f"cannot write to {self.there} ({error}); training continues, and files "
-                        f"stay in {self.here} until the store is reachable"
+                        f"cannot write to {self.remote} ({error}); training continues, and files "
+                        f"stay in {self.local} until the store is reachable"
                     )
                 self._failure = error
                 self._gives_up.wait(_RETRY_SECONDS)
                 continue
             if self._failure is not None:
                 self._failure = None
-                warn(f"{self.there} is reachable again; all pending files were uploaded")
+                warn(f"{self.remote} is reachable again; all pending files were uploaded")
             if is_last:
                 return
             took = time.monotonic() - began
@@ -265,107 +264,106 @@ class Mirror:
 
     def _round(self) -> None:
         """Upload the changes since the last round."""
-        here = self._files()
+        local = self._files()
         # Earlier records are uploaded before a checkpoint, and its own record after it.
-        log = content_of(self.here / _LOG)
+        log = content_of(self.local / _LOG)
         sent = [name for name, signature in self._sent.items() if signature is not None]
-        logs = [_until(log, _newest(names)) for names in (sent, here)]
-        if any(map(_is_newest, self._sent)) and not any(map(_is_newest, here)):
-            raise UnsentError(f"{self.here} has lost its checkpoints; {self.there} is unchanged")
-        changed = [name for name in here if self._sent.get(name) != here[name]]
-        changed.sort(key=here.__getitem__)
-        gone = [name for name in self._sent if name not in here]
-        if not (changed or gone) and logs[-1] == self._sent_log:
+        logs = [_cut_log(log, _newest(names)) for names in (sent, local)]
+        if any(map(_is_newest, self._sent)) and not any(map(_is_newest, local)):
+            raise UnsentError(f"{self.local} has lost its checkpoints; {self.remote} is unchanged")
+        changed = [name for name in local if self._sent.get(name) != local[name]]
+        changed.sort(key=local.__getitem__)
+        removed = [name for name in self._sent if name not in local]
+        if not (changed or removed) and logs[-1] == self._sent_log:
             return
-        self._forget(gone)
+        self._forget(removed)
         self._check_wanted()
         files = [name for name in changed if _is_of_checkpoint(name)]
         small: dict[str, bytes] = {}
         # Hard links keep the files until the end of the round, as training may remove them.
-        shutil.rmtree(self.here / _SENDING, ignore_errors=True)
+        shutil.rmtree(self.local / _SENDING, ignore_errors=True)
         try:
             for name in files:
-                (self.here / _SENDING / name).parent.mkdir(parents=True, exist_ok=True)
-                os.link(self.here / name, self.here / _SENDING / name)
+                (self.local / _SENDING / name).parent.mkdir(parents=True, exist_ok=True)
+                os.link(self.local / name, self.local / _SENDING / name)
             for name in changed:
                 if not _is_of_checkpoint(name):
-                    small[name] = (self.here / name).read_bytes()  # event files may grow meanwhile
+                    small[name] = (self.local / name).read_bytes()  # event files may grow meanwhile
         except FileNotFoundError:  # of a checkpoint that is being removed
             return self._round()
         self._note(small, logs, [name for name in files if _is_last(name)])
-        again = {_folder(name) for name in files if _is_last(name) and name in self._sent}
-        self._remove([f"{folder}/{LAST}" for folder in again])
-        self._remove([n for n in self._sent if n not in here and _folder(n) in again])
-        self._remove([n for n in gone if not _is_of_checkpoint(n)])
+        rewritten = {_folder(name) for name in files if _is_last(name) and name in self._sent}
+        self._remove([f"{folder}/{LAST}" for folder in rewritten])
+        self._remove([n for n in self._sent if n not in local and _folder(n) in rewritten])
+        self._remove([n for n in removed if not _is_of_checkpoint(n)])
         for name, content in small.items():
             self._check_wanted()
             self._sent[name] = None
-            (self.there / name).write_bytes(content)
-            self._sent[name], self._known[name] = here[name], [_digest(content)]
-        self._send([name for name in files if not _is_last(name)], here)
+            (self.remote / name).write_bytes(content)
+            self._sent[name], self._hashes[name] = local[name], [_digest(content)]
+        self._send([name for name in files if not _is_last(name)], local)
         self._send_log(logs[0])
-        self._send([name for name in files if _is_last(name)], here)
+        self._send([name for name in files if _is_last(name)], local)
         self._send_log(logs[1])
         # Orbax removes the files of a checkpoint one by one.
-        incomplete = {_folder(name) for name in gone if _is_of_checkpoint(name)}
-        incomplete -= {folder for folder in incomplete if f"{folder}/{PARAMETERS_ONLY}" in here}
+        incomplete = {_folder(name) for name in removed if _is_of_checkpoint(name)}
+        incomplete -= {folder for folder in incomplete if f"{folder}/{PARAMETERS_ONLY}" in local}
         self._remove([n for n in self._sent if _is_last(n) and _folder(n) in incomplete])
-        self._remove([name for name in gone if name in self._sent])
+        self._remove([name for name in removed if name in self._sent])
 
-    def _forget(self, gone: Sequence[str]) -> None:
-        """Record removed checkpoints at once, as `start` downloads missing known checkpoints."""
-        if removed := self._known.keys() & filter(_is_last, gone):
-            for name in removed:
-                del self._known[name]
+    def _forget(self, names: Sequence[str]) -> None:
+        """Forget removed checkpoints at once; otherwise, `start` would download them again."""
+        if markers := self._hashes.keys() & filter(_is_last, names):
+            for name in markers:
+                del self._hashes[name]
             self._write_record()
 
     def _send_log(self, log: bytes | None) -> None:
         if log is not None and log != self._sent_log:
             self._check_wanted()
-            (self.there / _LOG).write_bytes(log)
-            self._sent_log, known = log, self._known[_LOG]
-            self._known[_LOG] = known[known.index(_digest(log)) :]
+            (self.remote / _LOG).write_bytes(log)
+            self._sent_log, hashes = log, self._hashes[_LOG]
+            self._hashes[_LOG] = hashes[hashes.index(_digest(log)) :]
             self._write_record()
 
     def _note(
         self, small: Mapping[str, bytes], logs: Sequence[bytes | None], markers: list[str]
     ) -> None:
         """Record the hashes of the files that a round uploads."""
-        contents = [(name, (self.here / _SENDING / name).read_bytes()) for name in markers]
+        contents = [(name, (self.local / _SENDING / name).read_bytes()) for name in markers]
         contents += [*small.items(), *((_LOG, log) for log in logs if log is not None)]
         for name, content in contents:
-            before = self._known.get(name, [""])
-            self._known[name] = [*before, *{_digest(content)}.difference(before)]
+            hashes = self._hashes.get(name, [""])
+            self._hashes[name] = [*hashes, *{_digest(content)}.difference(hashes)]
         self._write_record()
 
-    def _send(self, names: list[str], here: dict[str, _Signature]) -> None:
+    def _send(self, names: list[str], local: dict[str, _Signature]) -> None:
         if names:  # avoid reading the lock if there is nothing to upload
             self._check_wanted()
         self._sent.update(dict.fromkeys(names))
-        send_files({self.here / _SENDING / name: self.there / name for name in names})
-        self._sent.update((name, here[name]) for name in names)
+        send_files({self.local / _SENDING / name: self.remote / name for name in names})
+        self._sent.update((name, local[name]) for name in names)
 
     def _remove(self, names: list[str]) -> None:
         if names:
             self._check_wanted()
-        remove(self.there / name for name in names)
+        remove(self.remote / name for name in names)
         for name in names:
             del self._sent[name]
 
     def _check_wanted(self) -> None:
-        if self._gives_up.is_set() or lock.is_lost(self.there / lock.LOCK):
+        if self._gives_up.is_set() or lock.is_lost(self.remote / lock.LOCK):
             raise UnsentError(
-                f"uploads to {self.there} stop, because another process trains in it now; this "
-                f"process keeps its files in {self.here}"
+                f"uploads to {self.remote} stop, because another process trains in it now; this "
+                f"process keeps its files in {self.local}"
             )
 
     def close(self) -> None:
-        """Wait until all files are uploaded, unless the store is unreachable for ten minutes.
-
-        After a stop signal, wait only a few seconds.
+        """Wait until all files are uploaded.
 
         Raises:
-          UnsentError: some files were not uploaded; they stay on this machine.
+          UnsentError: some files are only on this machine, because the store was unreachable for
+            ten minutes, or for a few seconds after a stop signal.
         """
         self._ending.set()
         begun = time.monotonic()
@@ -373,15 +371,15 @@ class Mirror:
             now, failure = time.monotonic(), self._failure
             latest = max(self._stop.since + _PATIENCE_SECONDS_STOPPED, begun + _LEAST_SECONDS)
             is_late = self._stop.number > 0 and now > latest
-            since = max(begun, self._away_since)
+            since = max(begun, self._failing_since)
             if is_late or (failure is not None and now > since + _PATIENCE_SECONDS):
                 self.give_up()
                 with suppress(OSError):
-                    here = self._files()
-                    self._forget([name for name in self._sent if name not in here])
+                    local = self._files()
+                    self._forget([name for name in self._sent if name not in local])
                 raise UnsentError(
-                    f"{self.there} lacks the end of the run ({failure or 'it is slow'}), which is "
-                    f"complete in {self.here}; once the store is reachable, run the same command "
+                    f"{self.remote} lacks the end of the run ({failure or 'it is slow'}), which is "
+                    f"complete in {self.local}; once the store is reachable, run the same command "
                     "on this machine to upload it"
                 ) from failure
             self._thread.join(0.05)
@@ -406,7 +404,7 @@ def _digest(content: bytes | None) -> str:
 
 
 def _raise_unless_gone(error: OSError) -> None:
-    """Fail a round if a directory is unreadable, instead of treating its files as removed."""
+    """Raise the error of an unreadable directory, whose files are not removed."""
     if not isinstance(error, FileNotFoundError):
         raise error
 
@@ -417,7 +415,7 @@ def _newest(names: Iterable[str]) -> int:
     return max((int(step) for step in steps if step.isdecimal()), default=-1)
 
 
-def _until(log: bytes | None, step: int) -> bytes | None:
+def _cut_log(log: bytes | None, step: int) -> bytes | None:
     """Cut a log before the first record of a checkpoint later than `step`."""
     if log is None:
         return None

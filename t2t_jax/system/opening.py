@@ -39,8 +39,8 @@ _DAMAGE = (
 def resolve_run(name: str | os.PathLike[str], *, with_state: bool = False) -> Path:
     """Resolve the name of a run to a path for reading.
 
-    "demo" is the run in the package, unless a file or directory has this name. `local_path`
-    resolves any other name.
+    `demo` is the run in the package, unless a file or directory has this name. `local_path`
+    resolves other names.
 
     Args:
       with_state: whether to also download the training state for resuming.
@@ -57,11 +57,10 @@ def resolve_run(name: str | os.PathLike[str], *, with_state: bool = False) -> Pa
 
 
 def local_path(name: str | os.PathLike[str], *, with_state: bool = False) -> Path:
-    """Resolve a name to a path for reading; download or unpack it if needed.
+    """Resolve a name to a path for reading.
 
-    `hf://NAME/MODEL` or `hf://NAME/MODEL@REVISION` is downloaded from the hub into a cache. An
-    archive of a run (.tar.gz, .tar, .zip) is unpacked into a cache. `as_path` resolves any other
-    name.
+    Download `hf://NAME/MODEL` or `hf://NAME/MODEL@REVISION` from the hub into a cache. Unpack an
+    archive of a run (.tar.gz, .tar, .zip) into a cache. `as_path` resolves other names.
 
     Args:
       with_state: whether to also download the training state for resuming.

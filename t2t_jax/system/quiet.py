@@ -1,7 +1,6 @@
-"""Silence Orbax errors that this package reports in one line.
+"""Silence Orbax warnings, and errors that this package reports in one line.
 
-Orbax prints many warnings. It raises an error, and also logs it with thread stacks. Unfinished
-reads and writes report the error again when they end or are garbage-collected.
+Orbax also logs each error with thread stacks. Unfinished reads and writes report the error again.
 """
 
 import sys
@@ -23,8 +22,7 @@ _own_hook: _Hook | None = None
 def orbax_kept_quiet() -> Iterator[None]:
     """Silence Orbax within a `with` block or a decorated function.
 
-    This changes loggers and a hook of the whole process, and restores them at the end of the last
-    active block.
+    The block changes loggers and a hook of the process, which the last active block restores.
     """
     global _num_users
     from absl import logging
@@ -66,10 +64,9 @@ def _is_not_about_orbax(record: LogRecord) -> bool:
 
 
 def _without_orbax(before: _Hook) -> _Hook:
-    """Return a new hook that drops errors of unfinished Orbax work, and passes others to `before`.
+    """Return a hook that drops errors of unfinished Orbax work, and passes others to `before`.
 
-    A hook of another library may wrap our earlier hook. The new hook calls that hook, so the
-    earlier hook must not call the new one again.
+    Another library may wrap our earlier hook. Each call returns a new hook, to avoid a cycle.
     """
 
     def hook(unraisable: Any) -> None:
