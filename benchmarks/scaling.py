@@ -101,8 +101,8 @@ def _document(asked: Scaling) -> Iterator[str]:
     yield ""
     yield (
         "**The tables list bounds from a compiler, not measurements.** `python "
-        f"benchmarks/scaling.py` wrote the tables on {datetime.date.today()} with JAX {version('jax')} and libtpu "
-        f"{version('libtpu')}, on {os.cpu_count()} CPU cores of {processor_name()}, no TPU."
+        f"benchmarks/scaling.py` wrote the tables on {datetime.date.today()} with JAX {version('jax')} "
+        f"and libtpu {version('libtpu')}, on {os.cpu_count()} CPU cores of {processor_name()}, no TPU."
     )
     yield ""
     yield (
