@@ -378,7 +378,7 @@ def test_a_pod_that_fails_after_a_new_checkpoint_uses_up_no_retry(
 def test_a_pod_that_is_stopped_waits_for_the_last_checkpoint(form, printed, shims, tmp_path):
     shims(
         "t2t-jax",
-        'touch "$T/up"; trap "sleep 1; touch $T/saved; exit 143" TERM; read -rt 60 <> <(:)',
+        'trap "sleep 1; touch $T/saved; exit 143" TERM; touch "$T/up"; read -rt 60 <> <(:)',
     )
     [pod] = _scripts(form, printed(form))
     place = {**os.environ, "JOB_COMPLETION_INDEX": "0"}

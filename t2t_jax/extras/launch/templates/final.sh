@@ -1,4 +1,4 @@
-# Whether an exit code ends the job for good: done, refused, diverged, or ended by hand.
+# Succeed if an exit code ends the job for good: done, refused, diverged, or interrupted by Ctrl-C.
 is_final() {
     [[ " @{final} " == *" $1 "* ]]
 }

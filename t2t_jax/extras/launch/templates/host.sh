@@ -1,6 +1,6 @@
-# The processes of this host.
+# Start the training processes of this host.
 host=@{host} hosts=@{hosts} first=@{first}
-devices=(@{devices}) # of each process
+devices=(@{devices}) # the device ids of each process
 processes=()
 stop() {
     kill -TERM "${processes[@]}" 2>/dev/null

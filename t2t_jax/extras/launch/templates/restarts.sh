@@ -1,6 +1,6 @@
 @{final.sh}
-# Whether the training starts again after exit code $1 and $2 restarts. It resumes from its last
-# checkpoint, unless the code is final or @{retries} restarts in a row (--retries) made no new checkpoint.
+# Succeed if training restarts after exit code $1 and $2 restarts. It does not restart after a final
+# exit code, or after @{retries} restarts in a row (--retries) without a new checkpoint.
 starts_again() {
     local newest
     is_final "$1" && return 1
@@ -9,9 +9,9 @@ starts_again() {
         seen=$newest before=$2
     fi
     if (($2 - before >= @{retries})); then
-        echo "not started again: no new checkpoint after $(($2 - before)) restarts (--retries);" \
-            "to go on:" @{command} >&2
+        echo "not restarted: no new checkpoint after $(($2 - before)) restarts (--retries);" \
+            "to resume the run:" @{command} >&2
         return 1
     fi
 }
-seen='' before=0 # the newest checkpoint, and the restarts before it was seen
+seen='' before=0 # the newest checkpoint, and the number of restarts before it

@@ -16,11 +16,11 @@
 @{restarts.sh}
 record=@{record}-$SLURM_JOB_ID
 rm -f "$record.final"
-# Each task is a process, which learns from Slurm where the others are. One that ends for good
-# records its exit code and stops the others.
+# Each task runs one process, which gets the addresses of the other processes from Slurm. A process with
+# a final exit code records the code and stops the other processes.
 task=$(
     cat <<'END_OF_TASK'
-trap : TERM USR1 # for the training, which gets them too: stop with a checkpoint, or write a profile
+trap : TERM USR1 # the trainer also gets these signals: it writes a checkpoint and stops, or profiles
 @{final.sh}
 @{train}
 code=$?
@@ -48,7 +48,7 @@ fi
 echo "$before $seen" >"$record.progress"
 exclude=
 @{exclusion}
-trap '' TERM # of the requeueing, which ends this script too
+trap '' TERM # requeueing also sends SIGTERM to this script
 scontrol requeue "$SLURM_JOB_ID"
 if [[ $exclude ]]; then
     scontrol update "JobId=$SLURM_JOB_ID" "ExcNodeList=$exclude"

@@ -1,4 +1,4 @@
-# Nodes on which a process hung are left out, as long as enough others are up.
+# Exclude nodes on which a process hung, if enough other nodes are up.
 if ((code == @{hung})) && [[ -s @{excluded} ]]; then
     names=$(sed 's/[.].*//' @{excluded} | sort -u)
     up=$(sinfo --noheader --Node --responding --partition="$SLURM_JOB_PARTITION" \
@@ -6,6 +6,6 @@ if ((code == @{hung})) && [[ -s @{excluded} ]]; then
     if ((up >= @{fewest})); then
         exclude=$(paste -sd, <<<"$names")
     else
-        echo "only $up nodes are up besides those that hung, so these stay: ${names//$'\n'/ }" >&2
+        echo "only $up other nodes are up, so these nodes stay although a process hung: ${names//$'\n'/ }" >&2
     fi
 fi

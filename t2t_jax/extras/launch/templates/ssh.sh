@@ -1,22 +1,22 @@
 #!/bin/bash
-# Written by t2t-jax launch ssh. It goes on for as long as the training does. When it ends, however it
-# ends, so do its connections, and the hosts stop with a checkpoint.
+# Written by t2t-jax launch ssh. This script runs until training ends. If the script is stopped or killed,
+# its connections close, and the hosts write a checkpoint and stop.
 names=(@{hosts})
 script=@{path}
 
-# What a host runs, which is told its number, how many hosts there are, and the name of the first.
+# Train on this host. The arguments are its index, the number of hosts and the first host's name.
 on_host() {
     local training code
     cd @{directory} || exit
     @{setup}
-    # After a lost connection, the earlier training on this host may still write its checkpoint.
+    # After a lost connection, the previous process on this host may still be writing its checkpoint.
     exec 9>"/tmp/t2t_jax-$UID-$(cksum <<<"$script" | cut -d' ' -f1)-$1.lock"
     flock --wait 600 9 || exit @{hung}
     (
         @{script}
     ) </dev/null 9>&- &
     training=$!
-    # It ends when the script on the submitting machine does, however that ends.
+    # Stop when the script on the submitting machine ends, which closes standard input.
     (
         cat
         kill -TERM "$training"
@@ -30,7 +30,7 @@ if [[ $1 == on_host ]]; then
     on_host "$2" "$3" "$4"
 fi
 
-# Train on the hosts in `using`, which stop when their standard input ends.
+# Train on the hosts in `using`, which stop when their standard input closes.
 train() {
     local i ended pipe processes=()
     pipe=$(mktemp -u) && mkfifo -m 600 "$pipe" && exec 3<>"$pipe" 4<"$pipe" && rm "$pipe" || exit
@@ -57,7 +57,7 @@ for ((again = 0; ; again++)); do
         break
     fi
     @{exclusion}
-    # A host that is away for some minutes does not end the job.
+    # Wait longer after each restart: a host that is down for some minutes does not end the job.
     sleep "$((5 << (again - before < 6 ? again - before : 6)))" &
     wait "$!"
     if [[ $stopped ]]; then

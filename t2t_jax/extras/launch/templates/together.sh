@@ -1,5 +1,5 @@
-# Wait for all; when one has failed, stop the others. The exit code is one that is final, or else
-# the first other than 0.
+# Wait for all processes; when a process fails, stop the others. The exit code is a final exit code, or
+# else the first exit code other than 0.
 code=0
 while ((${#processes[@]})); do
     sleep 1

@@ -1,7 +1,7 @@
 #!/bin/bash
-# Written by t2t-jax launch tpu. Call it in a clone of the repository. It waits for the queued resource,
-# copies the files that git tracks to the hosts, and follows the training there until it ends. It asks for
-# the resource again when it was taken away. A training does not end with its connection, which is renewed.
+# Written by t2t-jax launch tpu. Run this script in a clone of the repository. It waits for the queued
+# resource, copies the files that git tracks to the hosts, and shows the output of training until it ends.
+# It requests the resource again after a preemption, and reconnects after a lost connection.
 cd @{directory} || exit
 name=@{name} zone=@{zone}
 scratch=$(mktemp -d) || exit
@@ -20,7 +20,7 @@ state() {
         echo UNKNOWN
     fi
 }
-# Wait until the queued resource is active. Replace it if it was taken away.
+# Wait until the queued resource is active. Replace it if it was preempted.
 wait_for_resource() {
     local now last='' created='' failures=0
     while [[ ! $stopped ]]; do
@@ -37,7 +37,7 @@ wait_for_resource() {
             UNKNOWN) ((++failures < 20)) || return 1 ;;
             FAILED | SUSPENDING | SUSPENDED)
                 if [[ $now == FAILED && $created ]]; then
-                    echo "it has failed: gcloud compute tpus queued-resources describe $name --zone $zone" >&2
+                    echo "the queued resource failed; for the reason: gcloud compute tpus queued-resources describe $name --zone $zone" >&2
                     return 1
                 fi
                 gcloud compute tpus queued-resources delete "$name" --zone "$zone" --force --quiet
@@ -58,15 +58,15 @@ on_host() {
 
 training=$(
     cat <<'END_OF_TRAINING'
-trap : TERM # The training gets the signal, too, and stops with a checkpoint.
+trap : TERM # The trainer also gets the signal: it writes a checkpoint and stops.
 trap 'echo "$?" >~/t2t_jax.code' EXIT
 cd ~/t2t_jax || exit
 @{setup}
 @{train}
 END_OF_TRAINING
 )
-# What a host runs: it starts the training of this attempt if it has not, and shows its output until
-# it ends.
+# The commands of a host: start training unless this attempt already did, and show its output until it
+# ends.
 follow_on_host=$(
     cat <<'END_OF_HOST'
 cd || exit
@@ -78,7 +78,7 @@ wait_for_end() {
 }
 lines=20
 if [[ $(cat t2t_jax.attempt 2>/dev/null) != "$attempt" ]]; then
-    # The training of an earlier attempt stops with a checkpoint.
+    # The trainer of an earlier attempt writes a checkpoint and stops.
     if [[ -s t2t_jax.pid ]]; then
         kill -TERM -- "-$(cat t2t_jax.pid)" 2>/dev/null
         wait_for_end
@@ -97,17 +97,17 @@ if [[ $(cat t2t_jax.attempt 2>/dev/null) != "$attempt" ]]; then
 fi
 tail -n "$lines" -f t2t_jax.log &
 wait_for_end
-sleep 1 # in which tail shows the last lines
+sleep 1 # time for tail to show the last lines
 kill "$!"
 END_OF_HOST
 )
-# Follow the training on host $1, and end with its exit code. A lost connection is renewed for some minutes.
+# Follow training on host $1, and exit with its code. Reconnect for some minutes after a lost connection.
 follow() {
     local failures=0 start
     while ((failures < 20)); do
         start=$SECONDS
         if on_host "$1" "attempt=$attempt training=$(printf %q "$training")"$'\n'"$follow_on_host"; then
-            # A training that left no code was killed, as by a restart of its host.
+            # A trainer without an exit code was killed, for example by a restart of its host.
             code=$(on_host "$1" 'cat t2t_jax.code || echo 137') && exit "$code"
         fi
         if [[ $(state) != @(ACTIVE|UNKNOWN) ]]; then
@@ -119,7 +119,7 @@ follow() {
     done
     exit @{hung}
 }
-# Stop the training on all hosts, also on one that has not started it.
+# Stop training on all hosts, including hosts that have not started it yet.
 stop() {
     if [[ $attempt && $stopping != "$attempt" ]]; then
         stopping=$attempt
@@ -162,5 +162,5 @@ for ((again = 0; ; again++)); do
         break
     fi
 done
-echo "the TPUs are still there: gcloud compute tpus queued-resources delete $name --zone $zone --force" >&2
+echo "the TPUs still exist; to delete them: gcloud compute tpus queued-resources delete $name --zone $zone --force" >&2
 exit "$code"
