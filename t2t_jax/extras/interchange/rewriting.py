@@ -44,41 +44,36 @@ def with_start_of_zeros(arrays: Arrays, model: ModelConfig, start: int) -> Array
     amount, so probabilities stay. The first layer reads x - s, so its projection biases grow by
     s W. Its output bias grows by s, so the input of the first norm stays.
 
-    Args:
-      arrays: the parameters; attention has biases, and the target embedding is the output
-        projection too.
-      start: the id of the token that starts every target.
+    Attention must have biases, and the target embedding must be the output projection too.
     """
     embedding = model.embeddings["target"]
     shift = arrays[embedding][start]
     if not shift.any():
         return arrays
-    shifted = {**arrays, embedding: arrays[embedding] - shift}
+    new_arrays = {**arrays, embedding: arrays[embedding] - shift}
     scaled_shift = shift * np.float32(model.embedding_scale)
     for stack, side in zip(_STACKS, ("source", "target"), strict=True):
         # The encoder reads x - s too if both stacks share the embedding matrix.
         if model.embeddings[side] == embedding:
             attention = f"{stack}.layers.0.self_attention"
             for letter in "QKV":
-                bias_shift = scaled_shift @ arrays[f"{attention}.W_{letter}"]
-                shifted[f"{attention}.b_{letter}"] = arrays[f"{attention}.b_{letter}"] + bias_shift
-            shifted[f"{attention}.b_O"] = arrays[f"{attention}.b_O"] + scaled_shift
-    return shifted
+                bias, matrix = f"{attention}.b_{letter}", arrays[f"{attention}.W_{letter}"]
+                new_arrays[bias] = arrays[bias] + scaled_shift @ matrix
+            new_arrays[f"{attention}.b_O"] = arrays[f"{attention}.b_O"] + scaled_shift
+    return new_arrays
 
 
 def as_post_norm(arrays: Arrays, model: ModelConfig, epsilon: float) -> Arrays:
     """Return parameters of an equivalent post-norm model whose norms use another epsilon.
 
     DeepNorm (Wang et al. 2022) computes LayerNorm(alpha x + f(x)). LayerNorm(a x) with epsilon
-    a^2 e equals LayerNorm(x) with epsilon e. With a = alpha sqrt(new / old), all activations
-    between two norms are multiplied by a, the matrices that read them are divided by a, and
-    sublayer outputs are multiplied by sqrt(new / old). The input of a stack has fixed positions and
-    cannot be scaled. So a stack's first sublayer is divided by alpha, and only the epsilon of its
-    first norm really changes.
-
-    A model without a residual scale stays unchanged if `epsilon` is the model's.
+    a^2 e equals LayerNorm(x) with epsilon e. With a = alpha sqrt(new / old), activations between
+    norms are multiplied by a, the matrices that read them are divided by a, and sublayer outputs
+    are multiplied by sqrt(new / old). The input of a stack has fixed positions and cannot be
+    scaled. So a stack's first sublayer is divided by alpha, and only the epsilon of its first norm
+    really changes.
     """
-    rescaled = dict(arrays)
+    new_arrays = dict(arrays)
     for stack_name, stack in zip(_STACKS, model.stacks, strict=True):
         ratio, scale = (epsilon / model.norm_epsilon) ** 0.5, stack.residual_scale
         cross = ["cross_attention"] * stack.attends_to_source
@@ -91,14 +86,14 @@ def as_post_norm(arrays: Arrays, model: ModelConfig, epsilon: float) -> Arrays:
         for sublayer in sublayers:
             is_first, is_last = sublayer == sublayers[0], sublayer == sublayers[-1]
             # Keys and values of cross-attention read the encoder's output, which is not scaled.
-            reading = ("W_Q",) if sublayer.endswith("cross_attention") else _INWARD
-            factors = dict.fromkeys(reading, 1 if is_first else 1 / (ratio * scale))
+            inputs = ("W_Q",) if sublayer.endswith("cross_attention") else _INWARD
+            factors = dict.fromkeys(inputs, 1 if is_first else 1 / (ratio * scale))
             factors |= dict.fromkeys(_OUTWARD, 1 / scale if is_first else ratio)
             factors |= dict.fromkeys(("norm.scale", "norm.bias"), 1 if is_last else ratio * scale)
             for name, factor in factors.items():
                 if (path := f"{sublayer}.{name}") in arrays:
-                    rescaled[path] = arrays[path] * np.float32(factor)
-    return rescaled
+                    new_arrays[path] = arrays[path] * np.float32(factor)
+    return new_arrays
 
 
 def permuted_channels(arrays: Arrays, order: Int[np.ndarray, " d_model"]) -> Arrays:
@@ -107,30 +102,30 @@ def permuted_channels(arrays: Arrays, order: Int[np.ndarray, " d_model"]) -> Arr
     Args:
       order: for each new channel, the index of the old channel.
     """
-    permuted = {}
+    new_arrays = {}
     for name, array in arrays.items():
         leaf = name.rpartition(".")[2]
         if leaf in _INWARD:
-            permuted[name] = array[order]
+            new_arrays[name] = array[order]
         else:
-            permuted[name] = array if leaf in _INNER else array[..., order]
-    return permuted
+            new_arrays[name] = array if leaf in _INNER else array[..., order]
+    return new_arrays
 
 
 def with_all_heads(arrays: Arrays, model: ModelConfig) -> Arrays:
     """Return the parameters with `num_heads` heads in every attention.
 
-    Formats with one number of heads need this. Added heads have zero matrices and add nothing.
+    Added heads have zero matrices, so they do not change the output.
     """
     head_counts = {attention.num_heads for stack in model.stacks for attention in stack.attentions}
     if head_counts == {model.num_heads}:
         return arrays
 
-    def padded(attention: Part, layer: int, heads: Heads) -> Heads:
+    def pad_heads(attention: Part, layer: int, heads: Heads) -> Heads:
         zeros = np.zeros((model.num_heads - len(heads), *heads.shape[1:]), heads.dtype)
         return np.concatenate([heads, zeros])
 
-    return with_changed_heads(arrays, model, padded)
+    return with_changed_heads(arrays, model, pad_heads)
 
 
 def with_changed_heads(
@@ -142,12 +137,12 @@ def with_changed_heads(
       change: a function of the attention, the layer index and one parameter, split by head. It
         returns the new parameter, split by head.
     """
-    edited = dict(arrays)
+    new_arrays = dict(arrays)
     for name, array in arrays.items():
         stack, *path = name.split(".")  # such as encoder.layers.0.self_attention.W_Q
         if len(path) == 4 and path[3] in _AXES:
             attention, axis = _ATTENTIONS[stack, path[2]], _AXES[path[3]]
             heads = np.stack(np.split(array, model.attention_of(attention).num_heads, axis))
-            edited_heads = list(change(attention, int(path[1]), heads))
-            edited[name] = np.ascontiguousarray(np.concatenate(edited_heads, axis))
-    return edited
+            new_heads = list(change(attention, int(path[1]), heads))
+            new_arrays[name] = np.ascontiguousarray(np.concatenate(new_heads, axis))
+    return new_arrays

@@ -117,7 +117,7 @@ class TrainJob:
         print(answer)
 
     def title(self, training: LaunchedTraining) -> str:
-        """Return the name of the job."""
+        """Return the job name."""
         return self.name or training.workdir.name
 
     def render(self, training: LaunchedTraining, path: Path, **values: object) -> str:
@@ -221,13 +221,14 @@ def render_template(template: str, **values: object) -> str:
     """Fill the placeholders of a template, such as `@{name}`; `@{final.sh}` includes a template.
 
     Values of several lines get the indentation of their placeholder. A line is dropped if it has
-    only placeholders and all are empty. Exit codes are available as `final`, `hung` and `stopped`.
+    only placeholders and all are empty.
     """
+    # Every template can use the exit codes that have a meaning.
     codes = {"final": " ".join(map(str, FINAL)), "hung": HUNG, "stopped": STOPPED}
     texts = {name: str(value) for name, value in {**codes, **values}.items()}
     lines = (files(__package__) / "templates" / template).read_text("utf-8").splitlines()
-    rendered = ((line, _render_line(line, texts)) for line in lines)
-    output = [text for line, text in rendered if text.strip() or not _PLACEHOLDER.search(line)]
+    pairs = ((line, _render_line(line, texts)) for line in lines)
+    output = [text for line, text in pairs if text.strip() or not _PLACEHOLDER.search(line)]
     return "\n".join(output) + "\n"
 
 

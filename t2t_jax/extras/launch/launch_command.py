@@ -51,7 +51,7 @@ class LaunchCommand:
         job.check_queue(path.parent)
         new_folders = [folder for folder in path.parents if not folder.exists()]
         path.parent.mkdir(parents=True, exist_ok=True)
-        earlier = path.read_bytes() if path.exists() else None
+        old_content = path.read_bytes() if path.exists() else None
         write_whole(path, text.encode())
         print(text)
         print(f"written to {path}{reason}", flush=True)
@@ -62,10 +62,10 @@ class LaunchCommand:
         try:
             return job.submit(path)
         except UserError:
-            if earlier is None:
+            if old_content is None:
                 path.unlink(missing_ok=True)
             else:
-                write_whole(path, earlier)
+                write_whole(path, old_content)
             for folder in new_folders:
                 with suppress(OSError):
                     folder.rmdir()
@@ -100,7 +100,7 @@ def launch_command(arguments: Sequence[str], program: str = "t2t-jax launch") ->
 
     Raises:
       UserError: the command line is invalid.
-      SystemExit: it asked for help, which was printed.
+      SystemExit: after printing help.
     """
     names, usage = ", ".join(SCHEDULERS), usage_of_launch(program)
     scheduler, *flags = arguments or [""]
@@ -133,12 +133,12 @@ def _training(arguments: Sequence[str]) -> LaunchedTraining:
                 f"{quote(argument)} has several lines; a job takes arguments of one line"
             )
     train = train_command(arguments)
-    refused = changed_flags(train, _JOB_FLAGS)
+    bad_flags = changed_flags(train, _JOB_FLAGS)
     for part in flags_of_plugins(train):
-        refused += changed_flags(part, part.instead)
-    if refused:
+        bad_flags += changed_flags(part, part.instead)
+    if bad_flags:
         raise UserError(
-            f"{refused[0]} cannot be used in a job, which places its processes and trains by "
+            f"{bad_flags[0]} cannot be used in a job, which places its processes and trains by "
             "itself; leave the flag out"
         )
     return LaunchedTraining(tuple(arguments), train.fields, train.workdir)

@@ -71,10 +71,10 @@ class Slurm(job.GpuHosts, job.TrainJob):
 
     def check_queue(self, folder: Path) -> None:
         """Refuse a run whose earlier job is still in Slurm's queue."""
-        stored = folder / _JOB_FILE
-        if not stored.is_file():
+        number_file = folder / _JOB_FILE
+        if not number_file.is_file():
             return
-        number = stored.read_text("utf-8", "replace").strip()
+        number = number_file.read_text("utf-8", "replace").strip()
         queue = ["squeue", "--noheader", "--format=%T", f"--jobs={number}"]
         try:
             state = subprocess.run(queue, capture_output=True, text=True, errors="replace")
@@ -263,7 +263,7 @@ class SkyPilot(job.GpuHosts, job.TrainJob):
         )
 
     def command(self, path: Path) -> list[str]:
-        """Return the sky command, which asks no question and does not follow the log."""
+        """Return the sky command, without questions and log output."""
         return ["sky", "jobs", "launch", "--yes", "--detach-run", str(path)]
 
 
@@ -419,8 +419,8 @@ def _merge_patch_file(manifest: str, patch: Path) -> str:
         raise UserError(f"--patch {patch} is not readable YAML: {in_one_line(error)}") from error
     if not isinstance(changes, dict):
         raise UserError(f"--patch {patch} has no fields of a JobSet, such as metadata or spec")
-    merged = _merge(yaml.safe_load(manifest), changes, f"--patch {patch}: ")
-    return _HEADER + yaml.dump(merged, Dumper=Dumper, sort_keys=False, width=1_000_000)
+    result = _merge(yaml.safe_load(manifest), changes, f"--patch {patch}: ")
+    return _HEADER + yaml.dump(result, Dumper=Dumper, sort_keys=False, width=1_000_000)
 
 
 def _merge(value: object, change: object, path: str) -> object:

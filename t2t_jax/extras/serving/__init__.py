@@ -1,7 +1,4 @@
-"""A translation server over HTTP: the sentences of all requests share one running search.
-
-`engine` splits texts into sentences and translates them; `server` answers requests.
-"""
+"""A translation server over HTTP; the sentences of all requests share one running search."""
 
 from t2t_jax.plugins import Plugin
 

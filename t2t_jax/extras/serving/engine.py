@@ -71,11 +71,11 @@ class Engine:
         pair = source or self.languages[0], target or self.languages[1]
         if [name.lower() for name in pair] != [name.lower() for name in self.languages]:
             translator = translator.between(*pair)
-        split = [split_sentences(text, pair[0]) for text in texts]
-        sentences = [sentence for segments in split for sentence in segments[1::2]]
+        text_segments = [split_sentences(text, pair[0]) for text in texts]
+        sentences = [sentence for segments in text_segments for sentence in segments[1::2]]
         parts = translator.parts(sentences, self._decoding)
         parts = [part for part in parts if not is_blank(part.tokens)]
-        return PreparedTexts(split, parts, translator)
+        return PreparedTexts(text_segments, parts, translator)
 
     async def translate(self, prepared: PreparedTexts, timeout: float) -> list[str]:
         """Translate the texts of a request.
@@ -103,10 +103,10 @@ def _join_translations(prepared: PreparedTexts, results: Sequence[SearchResult])
     for part, result in zip(prepared.parts, results, strict=True):
         [best] = prepared.translator.read(result)
         translations[part.line] = f"{translations[part.line]} {best.text}".strip()
-    remaining = iter(translations)
+    next_translation = iter(translations)
     # Sentences have odd indices, and the white space between them has even ones.
     return [
-        "".join(next(remaining) if n % 2 else segment for n, segment in enumerate(segments))
+        "".join(next(next_translation) if n % 2 else segment for n, segment in enumerate(segments))
         for segments in prepared.texts
     ]
 

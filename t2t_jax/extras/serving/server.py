@@ -42,7 +42,6 @@ class Application:
         """Create the routes and the metrics.
 
         Args:
-          max_body_bytes: the maximum size of a request body.
           timeout: the maximum seconds from a request's header to its response.
         """
         self._engine, self._max_body_bytes, self._timeout = engine, max_body_bytes, timeout

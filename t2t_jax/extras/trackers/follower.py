@@ -1,9 +1,8 @@
 """Send a run's log to trackers, from one process per tracker during training, or from `track`.
 
 A resumed run repeats the steps after its last checkpoint, and the log drops their records. So a
-record is sent only after a checkpoint of its step or a later step, or at the end of training. Each
-start sends only records that the tracker lacks. RUN/trackers/TRACKER.json stores the project and
-the run's id there.
+record is sent after a checkpoint of its step or a later step, or at the end of training. Only
+records that the tracker lacks are sent. RUN/trackers/TRACKER.json stores the project and run id.
 """
 
 import os
@@ -42,11 +41,8 @@ def follow(workdir: Path, trackers: Sequence[str]) -> Iterator[None]:
     """Send a run's log to trackers within a block, also to the trackers of earlier starts.
 
     Only process 0 sends. Trackers that fail in the block cause at most a warning. After the block,
-    they have 15 seconds for the last records; a signal ends the wait.
-
-    Args:
-      workdir: the run directory, which may not exist yet.
-      trackers: texts such as `wandb:PROJECT`.
+    they have 15 seconds for the last records; a signal ends the wait. `trackers` are texts such as
+    `wandb:PROJECT`.
 
     Raises:
       UserError: before the block, if one of `trackers` is unusable.
@@ -88,7 +84,7 @@ def _start_follower(workdir: Path, target: Target) -> "subprocess.Popen[bytes]":
 
 
 def _stop_all(workdir: Path, processes: Mapping[Target, "subprocess.Popen[bytes]"]) -> None:
-    """Let the processes send the last records, and wait at most 15 seconds or until a signal."""
+    """Let the processes send the last records for at most 15 seconds or until a signal."""
     for process in processes.values():
         assert process.stdin
         with suppress(OSError):  # the process may have ended already
@@ -171,8 +167,8 @@ def _final_records(workdir: Path, is_over: bool) -> tuple[list[Record], str | No
     ends = [str(record.get("text", "")) for record in records if record["of"] == END]
     steps = [record["step"] for record in records if record["of"] == CHECKPOINT]
     last = float("inf") if is_over and ends else max(steps, default=-1)
-    final = [r for r in records if r["of"] not in (CHECKPOINT, END) and r["step"] <= last]
-    return final, ends[-1] if ends else None
+    final_records = [r for r in records if r["of"] not in (CHECKPOINT, END) and r["step"] <= last]
+    return final_records, ends[-1] if ends else None
 
 
 def _rows(

@@ -18,8 +18,8 @@ from t2t_jax.system.fetched_path import check_own
 class TrackCommand:
     """Send the log of a run to W&B, MLflow or trackio, each record exactly once.
 
-    Records that were sent before are skipped. Records after the last checkpoint of an unfinished
-    run are sent later, because the run may repeat these steps.
+    Records after the last checkpoint of an unfinished run are sent later, because the run may
+    repeat these steps.
     """
 
     workdir: OneRun = tyro.MISSING

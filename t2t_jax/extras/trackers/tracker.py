@@ -53,9 +53,9 @@ def _fields(workdir: Path) -> dict[str, str | int | float | None]:
 def _open_wandb(project: str, run_id: str, workdir: Path) -> OpenRun:
     """Start or resume a run at W&B, in `PROJECT` or `ENTITY/PROJECT`.
 
-    W&B numbers the rows of a run and drops repeated numbers. So the training step is a figure, the
-    x-axis of all others. Offline, a killed session leaves an unknown number of rows, so each
-    session replaces the previous one and sends all rows.
+    W&B drops rows with repeated numbers, so the training step is a figure: the x-axis of the
+    others. Offline, a killed session leaves an unknown number of rows, so each session sends all
+    rows and replaces the previous session.
     """
     import wandb
 

@@ -62,7 +62,7 @@ class Entries(NamedTuple):
 
         Args:
           first: the model's ids of the entries that come first; see `new_order`.
-          begin: the model's id of the beginning-of-sentence token.
+          begin: the model's id of `<s>`.
         """
         is_distinct = (
             len({*first}) == len(first) and self.pieces.index(places.UNKNOWN) not in first[:2]
@@ -96,10 +96,10 @@ def read_entries(path: Path, size: int) -> Entries:
     """
     file = path / TOKENIZER
     if file.exists():
-        ids, added = model_files.read_tokenizer(file)
+        ids, textless = model_files.read_tokenizer(file)
     else:
         file = path / SENTENCEPIECE
-        ids, added = _read_sentencepiece(file)
+        ids, textless = _read_sentencepiece(file)
     names = {number: name for name, number in ids.items()}
     if len(names) != len(ids) or not all(0 <= number < size for number in names):
         raise UserError(
@@ -110,10 +110,10 @@ def read_entries(path: Path, size: int) -> Entries:
         if name not in ids:
             raise UserError(f"{file} has no entry {name}, which every model needs; copy it again")
     pieces = [names.get(number, unused(number)) for number in range(size)]
-    silent = {number for number in range(size) if number not in names} | set(added.values())
+    silent = {number for number in range(size) if number not in names} | set(textless.values())
     languages = {
         (match[1] or match[2]): number
-        for name, number in sorted(added.items(), key=lambda item: item[1])
+        for name, number in sorted(textless.items(), key=lambda item: item[1])
         if (match := _LANGUAGE.fullmatch(name))
     }
     return Entries(file, pieces, frozenset(silent - {ids[places.UNKNOWN]}), languages)
@@ -149,7 +149,7 @@ def _read_sentencepiece(file: Path) -> tuple[dict[str, int], dict[str, int]]:
             raise UserError(f"{file} does not use the ids 0 to 2 for <unk>, <s> and </s>")
         ids = {name: number for number, name in enumerate(places.FIRST_ENTRIES)}
         ids |= {piece: number + 1 for number, piece in enumerate(pieces) if number > 2}
-    added = {name: ids[name] for name in places.FIRST_ENTRIES if name in ids}
+    textless = {name: ids[name] for name in places.FIRST_ENTRIES if name in ids}
     tokens = tokenizer_settings(path).get("added_tokens_decoder", {})
     try:
         extra_ids = {token["content"]: int(number) for number, token in tokens.items()}
@@ -158,8 +158,8 @@ def _read_sentencepiece(file: Path) -> tuple[dict[str, int], dict[str, int]]:
     next_id = max(ids.values(), default=0) + 1
     for number, name in enumerate(_extra_tokens(path), next_id):
         extra_ids.setdefault(name, number)
-    added |= {name: number for name, number in extra_ids.items() if name not in ids}
-    return {**ids, **added}, added
+    textless |= {name: number for name, number in extra_ids.items() if name not in ids}
+    return {**ids, **textless}, textless
 
 
 def _extra_tokens(path: Path) -> list[str]:

@@ -115,10 +115,10 @@ class Seq2SeqFormat:
             files, or else English.
           target_language: the language of translations; None takes it from the files.
         """
-        theirs = pretrained.read_encoder_decoder_config(
+        hf_config = pretrained.read_encoder_decoder_config(
             path, self.model_type, self.fields, _TOKENS, self.fixed
         )
-        entries = read_entries(path, theirs["vocab_size"])
+        entries = read_entries(path, hf_config["vocab_size"])
         if self.has_languages and not entries.languages:
             raise UserError(
                 f"{entries.file} and the files beside it have no language tag, which every "
@@ -128,33 +128,33 @@ class Seq2SeqFormat:
         search = model_files.read_json(file, schema(_TOKENS)) if file.exists() else {}
         # generation_config.json takes precedence over config.json, as in transformers.
         starts = {name: search[name] for name in (_START, _FORCED) if search.get(name) is not None}
-        theirs = {_START: None, _FORCED: None, **theirs, **starts}
-        names = _languages(path, entries, theirs, source_language, target_language)
+        hf_config = {_START: None, _FORCED: None, **hf_config, **starts}
+        names = _languages(path, entries, hf_config, source_language, target_language)
         pair = [framed.language_code(name, list(entries.languages)) for name in names]
-        if theirs[_START] is None and (self.starts_with_end or not pair):
-            theirs[_START] = theirs["eos_token_id"]
-        elif theirs[_START] in (None, *entries.languages.values()):
-            theirs[_START] = entries.languages[pair[1]]
+        if hf_config[_START] is None and (self.starts_with_end or not pair):
+            hf_config[_START] = hf_config["eos_token_id"]
+        elif hf_config[_START] in (None, *entries.languages.values()):
+            hf_config[_START] = entries.languages[pair[1]]
         # Padding has no position in transformers, so a target cannot start with it.
-        if not self.has_table and theirs[_START] == theirs["pad_token_id"]:
-            start = {_START: theirs["eos_token_id"]}
-            pretrained.refuse_other_options(path / "config.json", theirs, start)
-        vocabulary, order = _vocabulary(path, self, theirs, entries, pair)
-        tokens = {theirs["pad_token_id"]: "padding", theirs["eos_token_id"]: "end"}
+        if not self.has_table and hf_config[_START] == hf_config["pad_token_id"]:
+            start = {_START: hf_config["eos_token_id"]}
+            pretrained.refuse_other_options(path / "config.json", hf_config, start)
+        vocabulary, order = _vocabulary(path, self, hf_config, entries, pair)
+        tokens = {hf_config["pad_token_id"]: "padding", hf_config["eos_token_id"]: "end"}
         sides = "data.source_language", "data.target_language"
         changes: Mapping[str, Any] = {
             **self.model_fields,
-            "model.start_token": tokens.get(theirs[_START], "begin"),
+            "model.start_token": tokens.get(hf_config[_START], "begin"),
             "data.vocab_size": len(vocabulary),
-            "decoding.max_source_length": max(8, theirs.get("max_position_embeddings", 1024)),
+            "decoding.max_source_length": max(8, hf_config.get("max_position_embeddings", 1024)),
             **dict(zip(sides, names, strict=False)),
         }
-        config = pretrained.config_from_hf(path, theirs, self.fields, changes)
+        config = pretrained.config_from_hf(path, hf_config, self.fields, changes)
         arrays = _arrays(pretrained.read_tensors(path, _spellings), self, config, order)
         if self.has_table:
             length = len(arrays["target_position"])
             pretrained.refuse_other_options(
-                path / "config.json", theirs, {"max_position_embeddings": length}
+                path / "config.json", hf_config, {"max_position_embeddings": length}
             )
             limits = {
                 "data.max_length": min(config.data.max_length, length // 2),
@@ -162,8 +162,8 @@ class Seq2SeqFormat:
             }
             config = config.replace({"model.max_positions": length, **limits})
         model = portable.PortableModel(config, vocabulary, arrays, ())
-        carried = _FORCED, _START
-        return generation.with_hf_search(model, path, theirs, order.tolist(), carried)
+        imported = _FORCED, _START
+        return generation.with_hf_search(model, path, hf_config, order.tolist(), imported)
 
     def write(self, model: portable.PortableModel, directory: Path) -> None:
         """Write a model as transformers' `save_pretrained` does."""
@@ -188,7 +188,7 @@ def _spellings(name: str) -> Iterator[str]:
 
 
 def _languages(
-    path: Path, entries: Entries, theirs: Record, source: str | None, target: str | None
+    path: Path, entries: Entries, hf_config: Record, source: str | None, target: str | None
 ) -> tuple[str, ...]:
     """Return the source and target languages: the arguments, or else those in the files."""
     codes, settings = list(entries.languages), tokenizer_settings(path)
@@ -197,8 +197,8 @@ def _languages(
     code_of = {number: code for code, number in entries.languages.items()}
     english = (code for code in codes if code.split("_")[0] in ("en", "eng"))
     source = source or settings.get("src_lang") or next(english, codes[0])
-    target = target or settings.get("tgt_lang") or code_of.get(theirs[_FORCED])
-    target = target or code_of.get(theirs[_START])
+    target = target or settings.get("tgt_lang") or code_of.get(hf_config[_FORCED])
+    target = target or code_of.get(hf_config[_START])
     if target is None:
         raise UserError(
             f"{path} does not name the language to translate into; name one with "
@@ -208,16 +208,16 @@ def _languages(
 
 
 def _vocabulary(
-    path: Path, form: Seq2SeqFormat, theirs: Record, entries: Entries, pair: Sequence[str]
+    path: Path, form: Seq2SeqFormat, hf_config: Record, entries: Entries, pair: Sequence[str]
 ) -> tuple[framed.FramedVocabulary, places.Order]:
     """Return the vocabulary with language tags, and the model's id of each entry."""
     ids = {piece: number for number, piece in enumerate(entries.pieces)}
-    pad, end, start = theirs["pad_token_id"], theirs["eos_token_id"], theirs[_START]
-    bos = theirs.get("bos_token_id")
+    pad, end, start = hf_config["pad_token_id"], hf_config["eos_token_id"], hf_config[_START]
+    bos = hf_config.get("bos_token_id")
     begin: Any = ids.get(places.BEGIN, pad) if bos is None else bos
     first = [pad, end, begin if start in (pad, end) else start, ids[places.UNKNOWN]]
     text, order = entries.vocabulary(first, begin)
-    ours = {int(their_id): our_id for our_id, their_id in enumerate(order)}
+    our_ids = {int(hf_id): our_id for our_id, hf_id in enumerate(order)}
     if form.has_languages:
         settings = tokenizer_settings(path)
         # mBART-25 and legacy NLLB put the language tag after the source, not before it.
@@ -226,13 +226,13 @@ def _vocabulary(
         source = ([], [EOS_ID, framed.LANGUAGE]) if is_after else ([framed.LANGUAGE], [EOS_ID])
         target = [framed.LANGUAGE] if start in (pad, end) else []
     else:
-        source, target = ([ours[begin]], [EOS_ID]), [ours[begin]]
+        source, target = ([our_ids[begin]], [EOS_ID]), [our_ids[begin]]
     vocabulary = framed.framed_vocabulary(
         text,
         source=source,
         target=target,
-        silent=sorted(ours[number] for number in entries.silent | {begin}),
-        languages={code: ours[number] for code, number in entries.languages.items()},
+        silent=sorted(our_ids[number] for number in entries.silent | {begin}),
+        languages={code: our_ids[number] for code, number in entries.languages.items()},
         pair=pair,
         first=first,
     )

@@ -41,8 +41,8 @@ def write_seq2seq(model: portable.PortableModel, form: Seq2SeqFormat, directory:
     pieces = vocabulary.pieces([range(size)])[0]
     begin = pieces.index(places.BEGIN) if places.BEGIN in pieces else BOS_ID
     special = generation.special_ids(config.model, order, begin)
-    forced = vocabulary.target_begin[0] if vocabulary.target_begin else None
-    special["forced_bos_token_id"] = None if forced is None else int(order[forced])
+    forced_id = vocabulary.target_begin[0] if vocabulary.target_begin else None
+    special["forced_bos_token_id"] = None if forced_id is None else int(order[forced_id])
     settings = {
         "vocab_size": size,
         **pretrained.hf_encoder_decoder_fields(config.model, form.fields),
@@ -67,8 +67,8 @@ def _their_arrays(
         yield BIAS, arrays["output_bias"][inverse][None]
         for stack, side in (("encoder", "source"), ("decoder", "target")):
             table = arrays[f"{side}_position"]
-            reserved = np.zeros((RESERVED_ROWS, table.shape[1]), table.dtype)
-            yield f"model.{stack}.embed_positions.weight", np.concatenate([reserved, table])
+            reserved_rows = np.zeros((RESERVED_ROWS, table.shape[1]), table.dtype)
+            yield f"model.{stack}.embed_positions.weight", np.concatenate([reserved_rows, table])
     for pair in places.encoder_decoder_pairs(model.config.model, "model."):
         yield pair.hf_name, pair.export_array(arrays)
 

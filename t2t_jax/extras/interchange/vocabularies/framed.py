@@ -1,7 +1,7 @@
 """A vocabulary that adds tags around a text, as in M2M100, NLLB, mBART and BART.
 
-A tag is an entry of the vocabulary. A language tag names the language of a source or of a target;
-other tags surround every text.
+A tag is a vocabulary entry. A language tag names the language of a text; other tags surround every
+text.
 """
 
 import json
@@ -131,10 +131,10 @@ class FramedVocabulary(Vocabulary):
             )
         # Copying the attributes saves parsing the tokenizer again.
         copy = FramedVocabulary.__new__(FramedVocabulary)
-        stale = "serialized", "source_frame", "target_begin"  # cached for the old pair
-        shared = {name: value for name, value in vars(self).items() if name not in stale}
-        changed = {"_content": {**self._content, "pair": pair}, "_serialized": b""}
-        vars(copy).update(shared | changed | {"_speller": self.speller})
+        old_caches = "serialized", "source_frame", "target_begin"  # these depend on the pair
+        attributes = {name: value for name, value in vars(self).items() if name not in old_caches}
+        new_pair = {"_content": {**self._content, "pair": pair}, "_serialized": b""}
+        vars(copy).update(attributes | new_pair | {"_speller": self.speller})
         return copy
 
     @property
@@ -182,19 +182,19 @@ class FramedVocabulary(Vocabulary):
 
 
 def language_code(name: str, codes: Sequence[str]) -> str:
-    """Return the code that equals a name, or else the only code that starts with the name and `_`.
+    """Return the language code with this name, or else the only code that starts with `NAME_`.
 
-    Case is ignored, and `-` counts as `_`.
+    Case is ignored.
     """
-    equal = [code for code in codes if code.lower() == name.lower()]
-    matches = equal or [code for code in codes if re.split("[_-]", code.lower())[0] == name.lower()]
+    exact = [code for code in codes if code.lower() == name.lower()]
+    matches = exact or [code for code in codes if re.split("[_-]", code.lower())[0] == name.lower()]
     if len(matches) == 1:
         return matches[0]
     if matches:
         raise UserError(f"the language {name} can be {', '.join(matches)}; name one of these codes")
-    listed = ", ".join(codes[:_MAX_LISTED])
-    more = f" and {len(codes) - _MAX_LISTED} more" if len(codes) > _MAX_LISTED else ""
-    raise UserError(f"there is no language {name!r:.40} here; there are {listed}{more}")
+    examples = ", ".join(codes[:_MAX_LISTED])
+    suffix = f" and {len(codes) - _MAX_LISTED} more" if len(codes) > _MAX_LISTED else ""
+    raise UserError(f"there is no language {name!r:.40} here; there are {examples}{suffix}")
 
 
 def framed_vocabulary(
@@ -210,12 +210,12 @@ def framed_vocabulary(
     """Make a vocabulary that adds tags to the ids of a text vocabulary.
 
     Args:
-      text: the text vocabulary, which serializes to a JSON object. Its ids include the tags.
+      text: the text vocabulary, which contains the tags and serializes to JSON.
       source: the tags before a source, and the tags after it, with the end of sentence;
         `LANGUAGE` is the placeholder of the language tag.
       target: the tags before a target.
-      silent: the ids of all entries without text.
-      languages: the id of each language's tag, by language code.
+      silent: the ids of entries without text.
+      languages: the tag id of each language code.
       pair: the source and target language codes.
       first: the original ids of the first entries.
 

@@ -1,7 +1,7 @@
 """A SentencePiece model for sources and one for targets, with separate ids, as in Marian.
 
-A source may begin with a tag such as `>>fra<<`, which names the target language. If the table of
-source ids has the tag, it is one token.
+A source may begin with a tag for the target language, such as `>>fra<<`: one token, if the source
+vocabulary has it.
 """
 
 import base64
@@ -30,7 +30,7 @@ _TAG = re.compile(r"\s*(>>\S+?<<)")
 
 
 class PairedVocabulary(Vocabulary):
-    """A source and a target vocabulary, each with a SentencePiece model and a table of ids."""
+    """A vocabulary with a SentencePiece model and a table of ids for each side."""
 
     def __init__(self, serialized: bytes) -> None:
         """Parse the bytes of a vocabulary that `paired_vocabulary` made.
@@ -134,8 +134,8 @@ def paired_vocabulary(
 
     Args:
       models: the serialized SentencePiece models of sources and targets.
-      pieces: the subwords of sources and targets, ordered by id. The first two are `<pad>` and
-        `</s>`, and one is `<unk>`.
+      pieces: the subwords of sources and targets, ordered by id: `<pad>`, `</s>` and others,
+        including `<unk>`.
 
     Raises:
       ValueError: the arguments do not fit together.

@@ -20,7 +20,7 @@ _UNKNOWN_TEXT = "\u0378 a \U000e0fff"
 
 
 class PretrainedVocabulary(Vocabulary):
-    """A tokenizer of the library tokenizers, and the order of its entries in the model."""
+    """A tokenizer of the library tokenizers, and the model's order of entries."""
 
     def __init__(self, serialized: bytes) -> None:
         """Parse the bytes of a vocabulary that `pretrained_vocabulary` made.
@@ -39,9 +39,9 @@ class PretrainedVocabulary(Vocabulary):
         """The file's id of each entry; -1 for an entry that the file lacks."""
         self._unknown: int = content["unknown"]
         size = self._tokenizer.get_vocab_size()
-        if not all(_NONE <= their_id < size for their_id in (*self.order, self._unknown)):
+        if not all(_NONE <= file_id < size for file_id in (*self.order, self._unknown)):
             raise ValueError("damaged: it has entries that its tokenizer does not have")
-        self._ours = {theirs: ours for ours, theirs in enumerate(self.order) if theirs != _NONE}
+        self._ids = {file_id: n for n, file_id in enumerate(self.order) if file_id != _NONE}
 
     def __len__(self) -> int:
         """Return the number of ids."""
@@ -66,7 +66,7 @@ class PretrainedVocabulary(Vocabulary):
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         """See `Vocabulary.encode`."""
         rows = self._tokenizer.encode_batch(list(lines), add_special_tokens=False)
-        return [[*(self._ours.get(n, self._unknown) for n in row.ids), EOS_ID] for row in rows]
+        return [[*(self._ids.get(n, self._unknown) for n in row.ids), EOS_ID] for row in rows]
 
     def pieces(self, ids: Rows) -> list[list[str]]:
         """Return the subword of each id, row by row."""
@@ -84,8 +84,8 @@ class PretrainedVocabulary(Vocabulary):
     def decode(self, ids: Rows) -> list[str]:
         """See `Vocabulary.decode`."""
         rows = before_end(ids, without=(PAD_ID, BOS_ID))
-        theirs = [[self.order[token] for token in row] for row in rows]
-        texts: list[str] = self._tokenizer.decode_batch(theirs, skip_special_tokens=True)
+        file_rows = [[self.order[token] for token in row] for row in rows]
+        texts: list[str] = self._tokenizer.decode_batch(file_rows, skip_special_tokens=True)
         return texts
 
     def _piece(self, token: int) -> str:
@@ -97,10 +97,10 @@ def _byte_characters() -> dict[str, int]:
     """Return the byte for each character of byte-level BPE (Radford et al. 2019, section 2.2)."""
     # Bytes that are visible Latin-1 characters stand for themselves. The other bytes are written
     # as the characters from U+0100 on.
-    visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    invisible = [byte for byte in range(256) if byte not in visible]
-    characters = {chr(byte): byte for byte in visible}
-    return characters | {chr(256 + n): byte for n, byte in enumerate(invisible)}
+    visible_bytes = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    other_bytes = [byte for byte in range(256) if byte not in visible_bytes]
+    characters = {chr(byte): byte for byte in visible_bytes}
+    return characters | {chr(256 + n): byte for n, byte in enumerate(other_bytes)}
 
 
 _BYTES = _byte_characters()
