@@ -100,9 +100,9 @@ def _document(asked: Scaling) -> Iterator[str]:
     yield "This page says how many TPU chips a model needs, and what limits the time of a step."
     yield ""
     yield (
-        "**The tables list bounds from a compiler, not measurements.** `python "
-        f"benchmarks/scaling.py` wrote the tables on {datetime.date.today()} with JAX {version('jax')} "
-        f"and libtpu {version('libtpu')}, on {os.cpu_count()} CPU cores of {processor_name()}, no TPU."
+        "**The tables list bounds from a compiler, not measurements.** `python benchmarks/"
+        f"scaling.py` wrote the tables on {datetime.date.today()} with JAX {version('jax')} and "
+        f"libtpu {version('libtpu')}, on {os.cpu_count()} CPU cores of {processor_name()}, no TPU."
     )
     yield ""
     yield (
