@@ -1,8 +1,8 @@
-"""Train and score a cell of a grid: one variant with one seed, in a separate run directory.
+"""Train and score a cell of a grid: one variant with one seed.
 
 GRID/VARIANT/seedN/                   the run directory
-GRID/VARIANT/seedN/rung-STEP.json     the dev perplexity where training paused, or a note that
-                                      training diverged
+GRID/VARIANT/seedN/rung-STEP.json     the dev perplexity at a pause, or a note that training
+                                      diverged
 GRID/VARIANT/seedN/result.json        the dev scores, written last: marks a finished cell
 GRID/VARIANT/seedN/result-test.json   the test scores, if the grid is scored on test
 GRID/VARIANT/seedN.log                the output of the cell's process
@@ -37,13 +37,13 @@ from t2t_jax.system.records import Record
 from t2t_jax.tasks.measures.perplexity import perplexity
 
 SPLIT: Final = "dev"
-"""The split that chooses and, by default, compares variants, as in Table 3 of the paper."""
+"""The split that chooses variants and, by default, compares them, as in the paper's Table 3."""
 
 Scores = Mapping[str, Mapping[int, float]]
 """Dev perplexities by cell name and step; lower is better."""
 _PR_SET_PDEATHSIG = 1  # from Linux's prctl.h
 RESULT = "result.json"
-"""The file with the config and scores of a finished cell."""
+"""The file with the scores of a finished cell."""
 _SCORE_AGAIN = "remove it to score again"
 _SEED = re.compile("seed([0-9]+)")
 _RUNG = re.compile(r"rung-([0-9]+)\.json")
@@ -89,7 +89,7 @@ class Cell:
     workdir: Path
     """The run directory of the cell."""
     until: int
-    """The step to train to: the last step, or a pause for a decision of the plan."""
+    """The step to train to: the last step, or an earlier pause."""
     split: str = SPLIT
     """The split on which to score the trained cell."""
 
@@ -105,16 +105,16 @@ class Cell:
 
     @property
     def log(self) -> Path:
-        """Return the log file of the cell's process, which locks the file while it trains.
+        """Return the log file of the cell's process, always a local file.
 
-        The log of a cell in a bucket is a local file in the user's state directory.
+        The process holds a lock on the file while it trains.
         """
         return on_this_machine(self.workdir.with_suffix(".log"))
 
     def result(self) -> Record | None:
         """Read the result of the cell; None if it is missing or was scored with other settings.
 
-        The field `settled` has the value of `resolved_fields`, if it is not None.
+        The field `settled` holds `resolved_fields`, unless that is None.
         """
         from t2t_jax.workdir import check_registered
 
@@ -142,7 +142,7 @@ class Cell:
         return result if _scoring_fields(config) == _scoring_fields(self.config) else None
 
     def resolved_fields(self, result: Record | None = None) -> Record | None:
-        """Return the open fields of the config with the values that the run resolved.
+        """Return the values that the run chose for fields left open by the config.
 
         Returns:
           Values by field path; None before the run starts.
@@ -156,9 +156,9 @@ class Cell:
         return same_code.resolved_fields(self.config, read_config(self.workdir))
 
     def rungs(self) -> dict[int, Record]:
-        """Read the records of the pauses of training, by step.
+        """Read the record of each pause of training, by step.
 
-        The perplexity in a record is None if training diverged before the pause.
+        The perplexity of a record is None if training diverged.
         """
         paths = self.workdir.glob("rung-*.json")
         steps = {int(match[1]): path for path in paths if (match := _RUNG.fullmatch(path.name))}
@@ -168,7 +168,7 @@ class Cell:
         }
 
     def scores(self, result: Record | None) -> dict[int, float]:
-        """Return the dev perplexities by step, at pauses and at the end; inf if training diverged.
+        """Return the dev perplexities at pauses and at the end, by step; inf if training diverged.
 
         Args:
           result: the return value of `result`.
@@ -190,7 +190,7 @@ class Cell:
 
 
 def _check_scores(result: Record) -> None:
-    """Refuse a result that lacks a score, or has unequal numbers of hypotheses and references."""
+    """Refuse a result without a score, or with unequal numbers of hypotheses and references."""
     score, secondary, *_ = measures_of(result)
     for measure in (score, secondary) if secondary else (score,):
         signature = {measure.signature_field: str} if measure.signature_field else {}
@@ -201,7 +201,7 @@ def _check_scores(result: Record) -> None:
 
 
 def num_seeds_in(grid: Grid, workdir: Path) -> int:
-    """Count the seeds up to the last one with a result in a grid's directory; at least 1."""
+    """Count seeds up to the last one with a result in a grid's directory; at least 1."""
     counts = (
         count
         for variant, config in grid.variants.items()
@@ -213,11 +213,9 @@ def num_seeds_in(grid: Grid, workdir: Path) -> int:
 
 
 def cells(grid: Grid, workdir: Path, num_seeds: int) -> list[Cell]:
-    """List all cells of a grid, seed by seed, so that early tables have all variants.
-
-    Seeds count up from the variant's `training.seed`.
-    """
+    """List all cells of a grid. The seeds of a variant count up from its `training.seed`."""
     all_cells = []
+    # All variants of one seed come before the next seed, so that early tables have all variants.
     for index in range(num_seeds):
         for variant, config in grid.variants.items():
             seed, num_steps = config.training.seed + index, config.training.num_train_steps
@@ -227,13 +225,10 @@ def cells(grid: Grid, workdir: Path, num_seeds: int) -> list[Cell]:
 
 
 def check_cells(cells: Sequence[Cell], *, allow_mixed: bool = False, local: bool = False) -> None:
-    """Refuse cells whose directories cannot be used, before a sweep trains any cell.
-
-    A directory may be read-only, contain other files, or contain a damaged run, result or config,
-    or the run of another config.
+    """Refuse cells whose directories are read-only, damaged or used for something else.
 
     Args:
-      allow_mixed: whether to accept cells with different code or resolved settings.
+      allow_mixed: whether to accept cells of different code or settings.
       local: whether this machine trains the new cells.
     """
     from t2t_jax.workdir import check_workdir
@@ -256,14 +251,11 @@ def check_cells(cells: Sequence[Cell], *, allow_mixed: bool = False, local: bool
 
 
 def _software(cells: Sequence[tuple[Cell, Record | None]], local: bool) -> dict[str, list[Record]]:
-    """Return the provenance records of cells by name, as `same_code.software_of_result` does.
-
-    The last record of an unfinished cell is the installed software, which will continue the run.
-    For new cells, "auto" means the dtype of this machine. Finding it is slow, so the function looks
-    for it only if another run has a dtype to compare.
-    """
+    """Return the provenance records of cells by name, as `same_code.software_of_result` does."""
     states = [(cell, result, cell.resolved_fields(result)) for cell, result in cells]
     has_runs = any(same_code.DTYPE in resolved for *_, resolved in states if resolved)
+    # For new cells, "auto" means the dtype of this machine. Finding it is slow, and only useful if
+    # another run has a dtype to compare.
     dtypes = [cell.config.model.compute_dtype for cell, _, resolved in states if resolved is None]
     dtype = same_code.local_dtype() if local and has_runs and "auto" in dtypes else None
     software = {}
@@ -272,16 +264,17 @@ def _software(cells: Sequence[tuple[Cell, Record | None]], local: bool) -> dict[
             software[cell.name] = same_code.software_of_result(result)
             continue
         settings = same_code.compared_settings(cell.config, resolved or {same_code.DTYPE: dtype})
+        # The installed software will continue an unfinished run.
         provenances = *training_software(cell.workdir), provenance(cell.config)
         software[cell.name] = [record | {"settled": settings} for record in provenances]
     return software
 
 
 def train_and_score(cell: Cell, flags: Sequence[str] = ()) -> int:
-    """Train or resume a cell, then score it and write the scores.
+    """Train or resume a cell, and write its scores.
 
-    The function writes `result.json` after the last step, and `rung-STEP.json` if training pauses
-    earlier or diverges.
+    The scores go to `result.json` after the last step, and to `rung-STEP.json` if training pauses
+    or diverges.
 
     Args:
       flags: flags of plugins for the cell; see `plugins.flags_from`.
@@ -332,7 +325,7 @@ def _score_at_pause(cell: Cell, corpus: Corpus) -> None:
 
 
 def _write_result(cell: Cell, corpus: Corpus) -> None:
-    """Score a fully trained cell on its split, and write the result."""
+    """Score a fully trained cell, and write the result."""
     from t2t_jax.run.evaluation import evaluate, score_record
     from t2t_jax.run.job import read_jobs
     from t2t_jax.run.loading import load
@@ -368,7 +361,8 @@ def _write_result(cell: Cell, corpus: Corpus) -> None:
 
 
 def _speed(log: Sequence[Record]) -> float:
-    """Return the median target tokens per second in a log; some records include compilation."""
+    """Return the median target tokens per second in a log."""
+    # The mean would count compilation, which some records include.
     rates = (r.get("target_tokens_per_second") for r in log if r["of"] == "train")
     return statistics.median([rate for rate in rates if rate is not None] or [math.nan])
 
@@ -391,11 +385,10 @@ def mean_of(scores: Iterable[float | None]) -> float | None:
 
 
 GridPlan: TypeAlias = Callable[[Scores], Sequence[Cell]]
-"""A function of scores that returns all cells so far, each with the step to train it to.
+"""A function from scores to all cells so far, each with the step to train it to.
 
-A cell with a score at that step waits for a later decision, or is finished. With more scores, a
-plan never drops a cell or lowers its step. Decisions depend only on files in the grid's directory,
-so a killed sweep resumes unchanged and parallel sweeps agree.
+With more scores, a plan never drops a cell or lowers its step. Decisions depend only on files in
+the grid's directory, so a killed sweep resumes unchanged and parallel sweeps agree.
 """
 
 
@@ -417,13 +410,12 @@ def decide(plan: GridPlan) -> tuple[Sequence[Cell], Scores]:
 def main(arguments: Sequence[str]) -> int:
     """Train a cell in a subprocess of a sweep, with the config on standard input.
 
-    On Linux, the cell gets SIGTERM when the sweep ends, so a killed sweep leaves no process behind.
-
     Args:
-      arguments: the run directory, the step to train to, the process id of the sweep, the split,
-        and flags of plugins.
+      arguments: the run directory, the last step, the sweep's process id, the split, and flags of
+        plugins.
     """
     workdir, until, parent, split, *flags = arguments
+    # A killed sweep must leave no process behind, so ask for SIGTERM when the sweep ends.
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != int(parent):  # the sweep ended before the call above

@@ -2,8 +2,7 @@
 
 Variants pause at steps called rungs, and the best are promoted to the next rung (Jamieson and
 Talwalkar 2016). Synchronous halving waits for every variant's score at a rung. ASHA (Li et al.
-2020) promotes a variant once it is among the best scored so far. ASHA depends on the order of
-scores, so a journal records promotions before they take effect.
+2020) promotes a variant once it is among the best scored so far.
 """
 
 import fcntl
@@ -39,7 +38,7 @@ class Halving:
     rungs: int = 3
     """The number of rungs; the last rung is the end of training."""
     keep: float = 1 / 3
-    """The share of variants promoted at a rung; also the ratio of steps between rungs."""
+    """The share of variants promoted at a rung, and the ratio of steps between rungs."""
     asha: bool = False
     """Whether to promote variants without waiting for all scores (ASHA)."""
 
@@ -154,16 +153,15 @@ class HalvedGrid:
                     for rung, names in enumerate(reached):
                         rungs |= {name: max(rung, rungs[name]) for name in names}
                         promotions += [(n, rung, held_out) for n in names if rung]
+            # ASHA depends on the order of scores, so record promotions before they take effect.
             if self.keeps_journal:
                 self._record([p for p in dict.fromkeys(promotions) if p not in journal], journal)
         seeds = zip(*self._cells.values(), strict=True)
         return [self._pause(c, rungs[c.variant], scores) for cells in seeds for c in cells]
 
     def _pause(self, cell: Cell, rung: int, scores: Scores) -> Cell:
-        """Return a cell that pauses at its first unscored rung, or else at the given rung.
-
-        A variant may continue by the scores of some seeds while other seeds are behind.
-        """
+        """Return a cell that pauses at its first unscored rung, or else at the given rung."""
+        # With a held-out seed, a variant may pass a rung before all its seeds have reached it.
         missing = (step for step in self.steps[:rung] if score_at(scores, cell, step) is None)
         return replace(cell, until=next(missing, self.steps[rung]))
 
@@ -179,6 +177,7 @@ class HalvedGrid:
                 means[name] = mean_of(score_at(scores, cell, step) for cell in cells)
             scored = {name: mean for name, mean in means.items() if mean is not None}
             is_complete = is_complete and len(scored) == len(means)
+            # Before the last score, only ASHA promotes, and rounds the number down.
             num_early = int(self._halving.keep * len(scored)) if self._halving.asha else 0
             num_passing = max(1, int(self._halving.keep * len(scored) + 0.5))
             promoted = best(scored, num_passing if is_complete else num_early)

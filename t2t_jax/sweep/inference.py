@@ -1,15 +1,10 @@
 """Test differences between the rows of a grid against the noise of seeds and sentences.
 
 A score varies with the training seed and with the scored sentences. All seeds are scored on the
-same sentences, so the variance of a difference is the sum of two parts: the variance over seeds,
-and the variance of the mean over seeds under a bootstrap of sentences (Efron 1979; Koehn 2004). The
-bootstrap draws the same sentences for all rows and seeds. Both parts contain the interaction of
-seeds and sentences, which is subtracted once. The sum is that of Clark's (1973) test, with seeds
-and sentences as random effects.
-
-Each row has few seeds, so rows share one pooled estimate of the variance over seeds. An F test at
-1% (the G test of 't Lam 2010 between rows) excludes rows with a much larger variance, which are
-compared by their separate variance.
+same sentences, so the variance of a difference has two parts: the variance over seeds, and the
+variance of the mean over seeds under a bootstrap of sentences (Efron 1979; Koehn 2004). Both parts
+contain the interaction of seeds and sentences, which is subtracted once. The sum is the variance of
+Clark's (1973) test with seeds and sentences as random effects.
 """
 
 import math
@@ -26,18 +21,18 @@ from t2t_jax.system.records import Record
 from t2t_jax.tasks.measures.bleu import bleu_of, sentence_statistics
 
 SIGNIFICANT = 0.05
-"""The significance level of all tests; confidence intervals have 95% coverage."""
+"""The significance level of all tests."""
 POWER = 0.8
 """The probability with which `seeds_needed` finds a true difference."""
 
 _NUM_DRAWS = 1000
 _LEAST_SENTENCES = 30
-"""The fewest sentences for a bootstrap, which underestimates the variance of smaller samples."""
+"""The fewest sentences for a bootstrap. Smaller samples underestimate the variance."""
 _MOST_GROUPS = 4000
-"""The most units of a bootstrap. More sentences are grouped, to limit time and memory."""
+"""The most units of a bootstrap. More sentences form groups, to limit time and memory."""
 _LEAST_DEGREES = 3
-"""The fewest degrees of freedom for paired comparisons (seed by seed). With fewer, the larger
-quantile of Student's t outweighs the smaller variance."""
+"""The fewest degrees of freedom for paired comparisons (seed by seed)."""
+# With fewer degrees, the larger quantile of Student's t outweighs the smaller variance.
 _OUTLIER_LEVEL = 0.01
 """The level of the F test that excludes rows from the pool."""
 _NUM_MAXIMA, _NUM_QUANTILES = 50_000, 1000  # Dunnett's test: p = 0.05 has an error of 0.001
@@ -55,8 +50,8 @@ class RowScores(NamedTuple):
     scores: Mapping[str, Mapping[int, float]]
     """Scores by row and seed."""
     draws: Mapping[str, Mapping[int, np.ndarray]] = {}
-    """Scores on bootstrap samples of sentences, [draws], by row and seed, the same samples for all
-    rows. Rows without draws are compared by seeds only."""
+    """Scores on bootstrap samples of sentences, [draws], by row and seed. All rows share the
+    samples."""
     uncertain: Collection[str] = ()
     """Rows whose seeds were tuned to different values."""
 
@@ -70,23 +65,23 @@ class Effect(NamedTuple):
     degrees: float
     """The degrees of freedom of `error`; inf if only sentences add noise."""
     noise: str
-    """The sources of noise in `error`: "seeds and sentences", "seeds", "sentences" or ""."""
+    """The sources of noise in `error`, such as "seeds and sentences"; "" if unknown."""
     p_value: float | None
     """The two-sided p-value, not adjusted for the number of contrasts."""
     p_adjusted: float | None
     """The p-value adjusted for the number of contrasts."""
     seed_variance: float = 0.0
-    """The variance of the estimate over seeds, including the seed-sentence interaction."""
+    """The variance over seeds, including the seed-sentence interaction."""
     sentence_variance: float = 0.0
-    """The variance of the estimate over sentences, without the seed-sentence interaction."""
+    """The variance over sentences, without the seed-sentence interaction."""
     shares: Mapping[tuple[str, int], float] = {}
-    """The weight of each score in the estimate, by row and seed; {} without a pool of rows."""
+    """The weight of each score in the estimate, by row and seed; {} without a pool."""
     draws: np.ndarray | None = None
     """The estimate on each bootstrap sample, [draws]; None without bootstrap samples."""
 
     @property
     def margin(self) -> float:
-        """Return half the width of the 95% confidence interval; inf if the error is unknown."""
+        """Return half the width of the 95% confidence interval; inf if unknown."""
         if self.error is None:
             return math.inf
         return self.error * float(special.stdtrit(self.degrees, 0.975))
@@ -99,7 +94,7 @@ class Pool(NamedTuple):
     variance: float
     """The variance of a score over seeds."""
     degrees: float
-    """The degrees of freedom of the variance; 0 if no row has two seeds."""
+    """The degrees of freedom of the variance."""
 
 
 def effects(
@@ -185,11 +180,9 @@ def _welch_variance(
 
 
 def _dof(degrees: float, seed_variance: float, variance: float) -> float:
-    """Return the degrees of freedom of a variance, given those of its part over seeds.
-
-    Satterthwaite's (1946) rule would square the ratio of variances. At level 0.05 and two degrees
-    of freedom, that rule rejects 8% of true null hypotheses, and this function at most 6%.
-    """
+    """Return the degrees of freedom of a variance, given those of its part over seeds."""
+    # Satterthwaite's (1946) rule would square the ratio. At level 0.05 and two degrees, that rule
+    # rejects 8% of true null hypotheses, and this formula at most 6%.
     return degrees * variance / seed_variance if seed_variance else math.inf
 
 
@@ -203,9 +196,10 @@ def _p_value(estimate: float, error: float, degrees: float) -> float:
 def _variance_of_mean(num_seeds: int, is_tuned: bool) -> float:
     """Return the variance of a mean over seeds with unit variance.
 
-    The scores of a row whose seeds were tuned to different values are correlated, because each seed
-    influenced the choices for other seeds. Nadeau and Bengio (2003) give the variance then.
+    Args:
+      is_tuned: whether the seeds were tuned to different values, by the scores of other seeds.
     """
+    # Tuning correlates the scores of seeds; the second term is from Nadeau and Bengio (2003).
     return 1 / num_seeds + (1 / (num_seeds - 1) if is_tuned and num_seeds > 1 else 0)
 
 
@@ -214,13 +208,11 @@ def _interaction(
 ) -> float:
     """Return the variance of a contrast by the interaction of seeds and sentences.
 
-    Seed effects on sentences that rows share cancel in their difference. So the function sums the
-    rows' deviations from their means seed by seed.
-
     Args:
       draws: scores on bootstrap samples, [draws], by row and seed.
       means: means of the draws over seeds, [draws], by row.
     """
+    # Sum over rows within each seed, so that seed effects on sentences that rows share cancel.
     deviations: dict[int, np.ndarray] = {}
     for name, weight in weights.items():
         num_seeds = len(draws[name])
@@ -231,12 +223,14 @@ def _interaction(
 
 
 def pool(scores: Mapping[str, Mapping[int, float]], *, by_seed: bool) -> Pool:
-    """Pool the variance over seeds of rows by least squares, without rows of larger variance.
+    """Estimate the variance over seeds that rows share, by least squares.
 
     Args:
       scores: scores by row and seed.
-      by_seed: whether each seed has an effect that all rows share, which is then not noise.
+      by_seed: whether to remove an effect of each seed that all rows share.
     """
+    # Each row has few seeds, so rows share one estimate. An F test at 1% (between rows the G test
+    # of 't Lam 2010) excludes rows with a much larger variance.
     names = [*scores]
     squares, degrees = _residual_squares(scores, names, by_seed)
     while len(names) > 1:
@@ -258,7 +252,7 @@ def pool(scores: Mapping[str, Mapping[int, float]], *, by_seed: bool) -> Pool:
 def _residual_squares(
     scores: Mapping[str, Mapping[int, float]], names: Sequence[str], by_seed: bool
 ) -> tuple[dict[str, float], int]:
-    """Return each row's sum of squared residuals, and the degrees of freedom of the total."""
+    """Return each row's sum of squared residuals, and the residual degrees of freedom."""
     cells = [(name, str(seed), score) for name in names for seed, score in scores[name].items()]
     rows, seeds, values = map(np.array, zip(*cells, strict=True))
     codes = [np.unique(labels, return_inverse=True)[1] for labels in (rows, seeds)[: 1 + by_seed]]
@@ -280,10 +274,10 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def _dunnett(contrasts: Sequence[Effect]) -> list[float]:
     """Adjust p-values by the distribution of the largest of several correlated t statistics.
 
-    Contrasts are correlated by shared rows and by shared sentences (the bootstrap). With seeds only
-    and one pool, this is the test of Dunnett (1955).
+    With seeds only and one pool, this is the test of Dunnett (1955).
     """
     num_contrasts = len(contrasts)
+    # Contrasts are correlated by shared rows and, in the bootstrap, by shared sentences.
     covariance = np.zeros((num_contrasts, num_contrasts))
     for (i, a), (j, b) in product(enumerate(contrasts), repeat=2):
         norm = math.hypot(*a.shares.values()) * math.hypot(*b.shares.values())
@@ -315,7 +309,7 @@ def _dunnett(contrasts: Sequence[Effect]) -> list[float]:
 
 
 def _correlations(covariance: np.ndarray) -> np.ndarray:
-    """Return a correlation matrix; variables without variance have correlations of 0."""
+    """Normalize a covariance matrix; variables without variance get correlations of 0."""
     sd = np.sqrt(np.diag(covariance))
     scale = np.where(sd, sd, 1)
     return covariance / np.outer(scale, scale)
@@ -344,7 +338,7 @@ def sampled_scores(result: Record, measure: str) -> np.ndarray | None:
       measure: "bleu", "log_perplexity" or "bits_per_byte".
 
     Returns:
-      The scores, [draws]; None if the result has no scores by sentence, or fewer than 30 sentences.
+      The scores, [draws]; None for fewer than 30 sentences, or without scores by sentence.
     """
     if len(result.get("references", ())) < _LEAST_SENTENCES:
         return None
@@ -377,7 +371,7 @@ def seeds_needed(
 
     Args:
       seed_variance: the variance of a score over seeds.
-      sentence_variance: the variance of the difference over sentences, which seeds do not reduce.
+      sentence_variance: the variance of the difference over sentences.
       comparisons: the number of comparisons, for the adjustment of Šidák (1967).
 
     Returns:

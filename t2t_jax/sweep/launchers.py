@@ -33,9 +33,9 @@ class Gpus(NamedTuple):
     """The GPUs that local processes may use."""
 
     names: tuple[str, ...] = ()
-    """Names of GPUs, in the form that `variable` expects."""
+    """Names or indices of GPUs, as `variable` expects them."""
     variable: str = _CUDA
-    """The environment variable that sets the GPUs visible to a process."""
+    """The environment variable for the GPUs visible to a process."""
     source: str = ""
     """The source of the names, for error messages."""
 
@@ -43,9 +43,8 @@ class Gpus(NamedTuple):
 def find_gpus(root: Path = Path("/")) -> Gpus:
     """Find the GPUs, or their MIG instances, that a process in this environment sees.
 
-    The function asks, in this order, the environment variables for visible GPUs, `nvidia-smi`, and
-    the files of NVIDIA's and AMD's drivers below `root`. It finds none if JAX_PLATFORMS is set
-    without a GPU platform.
+    The sources are environment variables, then `nvidia-smi`, then driver files below `root`. No
+    GPU is visible if JAX_PLATFORMS excludes GPUs.
     """
     platforms = os.environ.get("JAX_PLATFORMS", "")
     if platforms and not _PLATFORMS & {*platforms.split(",")}:
@@ -104,15 +103,15 @@ class Job(Protocol):
         """Return the outcome of the cell; None while the cell is queued or running."""
 
     def stop(self) -> None:
-        """Ask a local process to write a checkpoint and exit. Cluster jobs continue."""
+        """Ask a local process to write a checkpoint and exit; let a cluster job continue."""
 
     def wait(self) -> None:
-        """Wait until a stopped local process exits. Do not wait for cluster jobs."""
+        """Wait until a stopped local process exits; do not wait for a cluster job."""
 
 
 @runtime_checkable
 class Launcher(Protocol):
-    """A service that starts cells, such as this machine or a cluster."""
+    """The interface for starting cells, on this machine or on a cluster."""
 
     def launch(self, cell: Cell) -> Job | None:
         """Start a cell, or adopt its queued or running job.
@@ -126,17 +125,15 @@ class Launcher(Protocol):
 
 
 class Local:
-    """Launch cells as local processes, each with a share of the CPU cores and GPUs.
+    """Launch cells as local processes, each with a separate share of the CPU cores and GPUs."""
 
-    No two processes see the same GPU, because JAX reserves three quarters of the memory of each
-    visible GPU. `find_gpus` finds the GPUs.
-    """
+    # No two processes may see the same GPU: JAX reserves 75% of the memory of each visible GPU.
 
     def __init__(self, num_jobs: int, flags: Sequence[str] = ()) -> None:
-        """Divide cores and GPUs between processes, and refuse more processes than cores or GPUs.
+        """Divide cores and GPUs between processes, and refuse too many processes.
 
         Args:
-          num_jobs: the number of parallel processes.
+          num_jobs: the number of parallel processes, at most one per core and per GPU.
           flags: flags of plugins for the cells; see `plugins.flags_from`.
         """
         self._flags = flags
@@ -212,7 +209,7 @@ class _LocalJob:
 
 
 def last_output(cell: Cell) -> str:
-    """Return the last line that a cell printed, locally or in a cluster job; "" if none."""
+    """Return the last line that a local or cluster cell printed; "" if none."""
     job_id = _job_id(cell.workdir.with_suffix(".job"))
     job_errors = cell.workdir.parent.parent / _SUBMITIT / f"{job_id}_0_log.err"
     files = [path for path in (cell.log, job_errors) if path.is_file()]
@@ -279,11 +276,9 @@ class Cluster:
 
 
 def _watch_queue() -> None:
-    """Make submitit read job states from Slurm's queue if Slurm has no accounting database.
-
-    submitit reads only the database. Without one, it warns at every poll, and reports jobs as
-    running that ended without a result.
-    """
+    """Make submitit read job states from `squeue` if Slurm has no accounting database."""
+    # Without a database, submitit itself would warn at every poll, and report jobs as running that
+    # ended without a result.
     with suppress(OSError):
         if not subprocess.run(["sacct", "--noheader"], capture_output=True, check=False).returncode:
             return
@@ -325,15 +320,13 @@ def _job_id(job_file: Path) -> str:
 def _run_cell(
     config: str, workdir: str, env: Mapping[str, str], flags: Sequence[str], until: int, split: str
 ) -> Outcome:
-    """Train and score a cell on a node of the cluster.
-
-    SIGUSR2 announces a timeout or preemption. It stops training after a checkpoint, like SIGTERM,
-    and the sweep then submits the cell again.
-    """
+    """Train and score a cell on a node of the cluster."""
     from t2t_jax.system.program import prepare_process
 
     os.environ.update(env)
     prepare_process()
+    # SIGUSR2 announces a timeout or preemption. Training then stops after a checkpoint, and the
+    # sweep submits the cell again.
     signal.signal(signal.SIGUSR2, lambda *_: signal.raise_signal(signal.SIGTERM))
     try:
         cell = Cell("", Config.from_json(config), Path(workdir), until, split)

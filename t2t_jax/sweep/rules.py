@@ -1,7 +1,6 @@
 """Plan which cells of a grid to train, by rules recorded in the grid's directory.
 
-GRID/rules.json records the rules, the seeds and the variants. They never change for a directory,
-because they decide which cells the sweep trains.
+GRID/rules.json records the rules, the seeds and the variants, which never change for a directory.
 """
 
 import fnmatch
@@ -48,7 +47,7 @@ class GridRules:
     halving: str | None = None
     """Settings of successive halving, such as `rungs=3,keep=0.33`."""
     tune: Candidates = field(default_factory=dict)
-    """The fields to tune per variant, with their values or, for a sampler, their range:
+    """Values or sampler ranges of fields to tune, such as
     `{"training.learning_rate_factor": [0.5, 1, 2]}`."""
     sampler: str | None = None
     """The sampler that proposes values, such as `optuna:tpe`."""
@@ -58,7 +57,7 @@ class GridRules:
     def __post_init__(self) -> None:
         """Normalize and check the values."""
         halving = None if self.halving is None else str(Halving.of(self.halving))
-        object.__setattr__(self, "halving", halving)
+        object.__setattr__(self, "halving", halving)  # the dataclass is frozen
         tune = {p: v if isinstance(v, Range) else list(v) for p, v in self.tune.items()}
         object.__setattr__(self, "tune", tune)
 
@@ -75,8 +74,8 @@ class PlannedGrid:
           at_once: the number of trials that a sampler may request before the first is scored.
         """
         self.grid, self.rules, self.seeds, self.at_once = grid, rules, seeds, at_once
-        self.expanded = grid
-        """The grid of trained rows: the variants, or their candidates for lists of values."""
+        self.expanded_grid = grid
+        """The grid of trained rows: the variants, or their candidates."""
         self.first: Sequence[str] = ()
         """The variants to train first, in order."""
         self.optuna = ""
@@ -93,13 +92,14 @@ class PlannedGrid:
             self.choose_cells: GridPlan = sampled.cells
             self.optuna, self.candidates = sampled.optuna, sampled.candidates
             return
+        # The base is the only member of its group, so halving never stops it.
         groups = [[n for n in grid.variants if (n == grid.base) == is_base] for is_base in (1, 0)]
         if rules.tune:
             self.candidates = _tuned_configs(grid, rules.tune)
             groups = [list(configs) for configs in self.candidates.values()]
             candidates = {n: c for configs in self.candidates.values() for n, c in configs.items()}
-            self.expanded = Grid(candidates, {})
-        all_cells = cells(self.expanded, workdir, seeds)
+            self.expanded_grid = Grid(candidates, {})
+        all_cells = cells(self.expanded_grid, workdir, seeds)
         self.choose_cells = lambda scores: all_cells
         if rules.halving is not None:
             cells_by_row = grouped((cell.variant, cell) for cell in all_cells)
@@ -116,12 +116,12 @@ class PlannedGrid:
     @property
     def rows(self) -> dict[str, str]:
         """Return the variant of each trained row so far, by row name."""
-        tuned = {name: variant for variant, group in self.candidates.items() for name in group}
-        return tuned or {name: name for name in self.grid.variants}
+        variants = {name: variant for variant, rows in self.candidates.items() for name in rows}
+        return variants or {name: name for name in self.grid.variants}
 
 
 def _check_tuned(rules: GridRules) -> None:
-    """Refuse fields that cannot be tuned, and values that do not fit the rules."""
+    """Refuse invalid fields or values of `--tune`."""
     if "training.seed" in rules.tune:
         raise UserError("--tune cannot tune training.seed, which --seeds sets; leave it out")
     for path, values in rules.tune.items():
@@ -163,9 +163,6 @@ def _check_combination(rules: GridRules) -> None:
 def _tuned_configs(grid: Grid, tune: Candidates) -> dict[str, dict[str, Config]]:
     """Combine every variant with all combinations of tuned values.
 
-    Args:
-      tune: values by field path, such as `{"training.learning_rate_factor": [0.5, 1]}`.
-
     Returns:
       The configs of the candidates, by variant and candidate name.
     """
@@ -199,13 +196,12 @@ def chosen_variants(grid: Grid, patterns: Iterable[str]) -> list[str]:
 
 
 def check_distinct(variants: Mapping[str, Config], seeds: int) -> None:
-    """Refuse variants with two identical training runs, which would not be independent.
-
-    A variant that sets all three seed fields repeats the same run under every seed.
+    """Refuse variants and seeds that would train the same run twice.
 
     Args:
       seeds: the number of seeds per variant, counted from its `training.seed`.
     """
+    # A variant that sets all three seed fields repeats the same run under every seed.
     runs: dict[Config, tuple[str, int]] = {}
     for name, config in variants.items():
         for seed in range(config.training.seed, config.training.seed + seeds):
@@ -228,17 +224,17 @@ def plan_grid(
     grid: Grid, workdir: Path, chosen: Sequence[str], seeds: int, rules: GridRules, at_once: int = 1
 ) -> PlannedGrid:
     """Plan a sweep by the rules recorded in its directory, or else by the given rules."""
-    if (stored := _read_rules(workdir)) is not None:
-        plan = _plan_by_record(grid, workdir, stored, chosen, seeds, rules)
+    if (record := _read_rules(workdir)) is not None:
+        plan = _plan_by_record(grid, workdir, record, chosen, seeds, rules)
     else:
         _check_tuned(rules)
         _check_combination(rules)
-        values = {path: len(v) for path, v in rules.tune.items() if not isinstance(v, Range)}
-        values |= {"trials": rules.trials} if rules.trials else {}
-        check_size({"rows": len(chosen), "seeds": seeds} | values)
-        plan = PlannedGrid(_select(grid, chosen), workdir, rules, seeds, at_once)
+        sizes = {path: len(v) for path, v in rules.tune.items() if not isinstance(v, Range)}
+        sizes |= {"trials": rules.trials} if rules.trials else {}
+        check_size({"rows": len(chosen), "seeds": seeds} | sizes)
+        plan = PlannedGrid(_select_rows(grid, chosen), workdir, rules, seeds, at_once)
         if plan.halved:
-            new_cells = cells(plan.expanded, workdir, seeds)
+            new_cells = cells(plan.expanded_grid, workdir, seeds)
             if started := [cell.name for cell in new_cells if cell.workdir.exists()]:
                 raise UserError(
                     f"{workdir} has cells that were begun without --halving, such as {started[0]}, "
@@ -246,51 +242,52 @@ def plan_grid(
                 )
     tune = plan.rules.tune.items()
     if tune:
+        # Any value shows whether variants differ in other fields.
         _check_variants(plan.grid, {p: v.low if isinstance(v, Range) else v[0] for p, v in tune})
-        checked_grid(plan.expanded.variants, {}, "--tune")
+        checked_grid(plan.expanded_grid.variants, {}, "--tune")
     if plan.halved:
-        check_can_be_halved(plan.expanded)
+        check_can_be_halved(plan.expanded_grid)
     check_distinct(plan.grid.variants, seeds)
     return plan
 
 
 def recorded_plan(grid: Grid, workdir: Path, seeds: int, chosen: Sequence[str]) -> PlannedGrid:
-    """Return a read-only plan by the rules recorded in a directory, or else by the arguments."""
-    if (stored := _read_rules(workdir)) is None:
-        return PlannedGrid(_select(grid, chosen), workdir, GridRules(), seeds)
-    chosen = [name for name in grid.variants if name in stored["variants"]]
-    plan = _plan_by_record(grid, workdir, stored, chosen, stored["seeds"], GridRules())
-    if plan.halved:
+    """Return a read-only plan by recorded rules, or else by the arguments."""
+    if (record := _read_rules(workdir)) is None:
+        return PlannedGrid(_select_rows(grid, chosen), workdir, GridRules(), seeds)
+    chosen = [name for name in grid.variants if name in record["variants"]]
+    plan = _plan_by_record(grid, workdir, record, chosen, record["seeds"], GridRules())
+    if plan.halved:  # reading must not promote variants
         plan.halved.keeps_journal = False
     return plan
 
 
-def _select(grid: Grid, chosen: Sequence[str]) -> Grid:
+def _select_rows(grid: Grid, chosen: Sequence[str]) -> Grid:
     return grid._replace(variants={n: c for n, c in grid.variants.items() if n in chosen})
 
 
 def _plan_by_record(
-    grid: Grid, workdir: Path, stored: Record, chosen: Sequence[str], seeds: int, rules: GridRules
+    grid: Grid, workdir: Path, record: Record, chosen: Sequence[str], seeds: int, rules: GridRules
 ) -> PlannedGrid:
-    """Plan a sweep by recorded rules, and refuse arguments that differ from the record."""
+    """Plan a sweep by recorded rules, and refuse other arguments."""
     # JSON stores a range as an object.
-    tune = {p: Range(**v) if isinstance(v, dict) else v for p, v in stored["tune"].items()}
-    recorded = GridRules(**{name: stored[name] for name in asdict(rules)} | {"tune": tune})
+    tune = {p: Range(**v) if isinstance(v, dict) else v for p, v in record["tune"].items()}
+    recorded = GridRules(**{name: record[name] for name in asdict(rules)} | {"tune": tune})
     if rules not in (recorded, GridRules()):
         raise UserError(
             f"{workdir} has the rules {_format_rules(recorded)}, not {_format_rules(rules)}; leave "
             "these flags out to use the recorded rules, or choose another --workdir"
         )
-    if seeds != stored["seeds"] or set(chosen) != set(stored["variants"]):
+    if seeds != record["seeds"] or set(chosen) != set(record["variants"]):
         raise UserError(
-            f"the rules of {workdir} are for --seeds {stored['seeds']} and the variants "
-            f"{', '.join(stored['variants'])}; give these, or choose another --workdir"
+            f"the rules of {workdir} are for --seeds {record['seeds']} and the variants "
+            f"{', '.join(record['variants'])}; give these, or choose another --workdir"
         )
-    plan = PlannedGrid(_select(grid, chosen), workdir, recorded, seeds, stored["at_once"])
-    _check_proposals(plan, workdir, stored.get("optuna", ""))
-    if plan.rungs != stored["rungs"]:
+    plan = PlannedGrid(_select_rows(grid, chosen), workdir, recorded, seeds, record["at_once"])
+    _check_proposals(plan, workdir, record.get("optuna", ""))
+    if plan.rungs != record["rungs"]:
         raise UserError(
-            f"{workdir} has rungs at the steps {', '.join(map(str, stored['rungs']))}, and this "
+            f"{workdir} has rungs at the steps {', '.join(map(str, record['rungs']))}, and this "
             f"grid at {', '.join(map(str, plan.rungs))}; restore training.num_train_steps and "
             "checkpoint.every_steps, or choose another --workdir"
         )
@@ -298,20 +295,21 @@ def _plan_by_record(
 
 
 def _check_proposals(plan: PlannedGrid, workdir: Path, version: str) -> None:
-    """Refuse a version of Optuna that proposes other rows than the recorded version."""
+    """Refuse a version of Optuna whose proposals differ from the started rows."""
     installed, plan.optuna = plan.optuna, version
     if installed == version:
         return
     decide(plan.choose_cells)
     for variant, rows in plan.candidates.items():
+        # A variant may be named like another variant and a comma.
         prefixes = tuple(f"{name}," for name in plan.candidates if name.startswith(f"{variant},"))
         paths = workdir.glob(f"{variant},*")
         started = {path.name for path in paths if not path.name.startswith(prefixes)}
-        new = [row for row in rows if row not in started]
-        if new and started - rows.keys():
+        new_rows = [row for row in rows if row not in started]
+        if new_rows and started - rows.keys():
             raise UserError(
                 f"{workdir} was begun with optuna {version or 'of an unknown version'}, "
-                f"and {installed} proposes other rows, such as {new[0]}; install the first "
+                f"and {installed} proposes other rows, such as {new_rows[0]}; install the first "
                 "version, or choose another --workdir"
             )
 

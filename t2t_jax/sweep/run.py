@@ -22,7 +22,7 @@ from t2t_jax.tasks.measures.perplexity import perplexity_text
 
 _SIGNS = {"waiting": "·", "running": "▶", "done": "✓", "failed": "✗"}
 _RARE_SIGNS = {"paused": "‖", "diverged": "∞"}
-"""Signs of states that the progress line shows only if a cell is in them."""
+"""Signs of states that the progress line omits if no cell has them."""
 _OPEN_STATES = {"waiting", "running"}
 """The states of cells that still need training."""
 _SECONDS_BETWEEN_LOOKS = 1.0
@@ -56,9 +56,8 @@ def run_cells(
 ) -> int:
     """Train and score the cells of a plan. A failed cell does not stop other cells.
 
-    A signal, such as Ctrl-C, or the end of `max_hours` stops local processes after a checkpoint,
-    and no cell starts afterwards. A terminal shows a live table. Other consoles show a line per
-    event, and every minute a line with the estimated end.
+    A signal, such as Ctrl-C, or the end of `max_hours` stops local processes after a checkpoint.
+    A terminal shows a live table; other consoles show lines.
 
     Returns:
       The number of the signal that stopped the sweep, or 0.
@@ -99,6 +98,7 @@ def run_cells(
 
 def _update_plan(plan: GridPlan, by_name: dict[str, _Status]) -> None:
     """Apply the plan until the available scores change none of its decisions."""
+    # A cell that joins the plan may have scores from an earlier sweep, which decide more.
     previous: Scores | None = None
     while previous != (scores := {name: status.scores for name, status in by_name.items()}):
         previous = scores
@@ -166,11 +166,12 @@ def _read_scores(status: _Status) -> None:
 def _seconds_left(statuses: Collection[_Status], seconds: float) -> float | None:
     """Read the progress of running cells, and estimate the seconds until a sweep ends.
 
-    The estimate assumes equal times for all steps; it is None until a step is logged.
+    The estimate is None until a cell logs a step.
     """
     for status in statuses:
         if status.state == "running":
             status.progress = status.cell.progress()
+    # Assume equal times for all steps. Steps of earlier sweeps say nothing about this speed.
     steps_taken = sum(max(s.steps - s.steps_before, 0) for s in statuses)
     ended = "failed", "diverged"
     steps_left = sum(max(s.cell.until - s.steps, 0) for s in statuses if s.state not in ended)

@@ -1,8 +1,7 @@
 """Check that all cells of a grid have the same code and the same settings.
 
-A table compares configs, so the same code must train and score all cells. A new run resolves the
-fields that its config leaves open: the end of the schedule, the compute dtype "auto" and the tokens
-per pass (`training.settling`). All cells must have the same resolved settings. A sweep refuses
+A table compares configs, so code must be equal in all cells, and also the settings that configs
+leave open and runs choose (`training.settling`), such as the compute dtype "auto". A sweep refuses
 other cells, or pools them with `--allow-mixed` and marks their rows.
 """
 
@@ -18,7 +17,7 @@ from t2t_jax.system.records import Record
 DTYPE = "model.compute_dtype"
 _END = "training.schedule_steps"
 OPEN_FIELDS = DTYPE, "parallel.tokens_per_device", _END
-"""Config fields that a new run may resolve."""
+"""Fields that a config may leave open, so that a new run chooses their values."""
 _PRINT_FAST_DTYPE = """
 from t2t_jax.config import MeshConfig
 from t2t_jax.kernels.choice import fast_compute_dtype
@@ -27,11 +26,11 @@ print(fast_compute_dtype(make_mesh(MeshConfig())))
 """
 
 Settings = Mapping[str, tuple[object, str]]
-"""Resolved settings by field: the value to compare between cells, and the value to print."""
+"""Settings by field: the value to compare between cells, and the text to print."""
 
 
 def resolved_fields(config: Config, run_config: Config) -> dict[str, object]:
-    """Return the open fields of a config with the values that its run resolved."""
+    """Return the values that a run chose for fields left open by its config."""
     changed = differences(config, run_config)
     return {path: changed[path][1] for path in OPEN_FIELDS if path in changed}
 
@@ -39,18 +38,18 @@ def resolved_fields(config: Config, run_config: Config) -> dict[str, object]:
 def compared_settings(config: Config, resolved: Mapping[str, object] | None) -> Settings:
     """Return the settings that must agree between all cells of a grid.
 
-    The compute dtype must agree only if the config is "auto". Rows may have different numbers of
-    steps, so the end of a schedule must agree only if a new run would choose another end.
-
     Args:
-      resolved: the result of `resolved_fields`; None if it was not recorded.
+      resolved: the result of `resolved_fields`; None if unknown.
     """
     settings: dict[str, tuple[object, str]] = {}
     if resolved is None:
         return settings
+    # An explicit dtype is part of the row, so rows may differ in it.
     if config.model.compute_dtype == "auto" and (dtype := resolved.get(DTYPE)):
         settings[DTYPE] = dtype, str(dtype)
     if (end := config.training.schedule_end) is not None:
+        # Rows may train for different numbers of steps, so compare only ends that a new run would
+        # not choose.
         steps = resolved.get(_END, end)
         settings[_END] = steps if steps != end else None, str(steps)
     return settings
@@ -66,10 +65,8 @@ def changed_settings(before: Settings, after: Settings) -> list[str]:
 
 
 def local_dtype() -> str | None:
-    """Return the compute dtype that "auto" means on this machine; None if JAX does not start.
-
-    A subprocess asks JAX, because JAX keeps memory on each GPU until its process ends.
-    """
+    """Return the compute dtype that "auto" means on this machine; None if JAX does not start."""
+    # Ask in a subprocess, because JAX keeps memory on each GPU until its process ends.
     command = [sys.executable, "-c", _PRINT_FAST_DTYPE]
     process = subprocess.run(command, capture_output=True, text=True, errors="replace")
     words = process.stdout.split()
@@ -94,9 +91,9 @@ def _device_and_dtype(result: Record) -> str:
 
 
 def software_of_result(result: Record) -> list[Record]:
-    """Return the provenance records of a result: its training, then its scoring.
+    """Return the provenance records of a result, with the settings to compare.
 
-    The field `settled` of each record has the settings to compare.
+    The records are of training, then of scoring. The settings are in the field `settled`.
     """
     config, records = from_dict(result["config"]), result.get("provenance", [UNRECORDED])
     settings = compared_settings(config, result.get("settled"))

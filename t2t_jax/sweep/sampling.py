@@ -1,8 +1,8 @@
 """Let an Optuna sampler propose values of continuous fields from the scores of earlier trials.
 
 Each variant has a separate study. A trial is one value per field. Its score is the mean dev
-perplexity over all seeds. The trial index determines which scores the sampler has received, so the
-same scores give the same trials. A resumed sweep replays the scores from the grid's directory.
+perplexity over all seeds. A resumed sweep replays the scores from the grid's directory, and so
+proposes the same trials.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ _SAMPLERS: Mapping[str, tuple[str, Mapping[str, bool]]] = {
 
 @dataclass(frozen=True)
 class Range:
-    """The range of a tuned field. The ends of an integer field are integers."""
+    """The range of a tuned field, with integer ends for an integer field."""
 
     low: float
     """The lower end."""
@@ -68,7 +68,7 @@ class SampledGrid:
         Args:
           ranges: ranges by field path.
           trials: the number of trials per variant.
-          at_once: the number of trials to request before the first of them is scored.
+          at_once: the number of trials to request before the first is scored.
         """
         if sampler not in _SAMPLERS:
             choices = ", ".join(_SAMPLERS)
@@ -109,6 +109,7 @@ class SampledGrid:
 
     def _report_scores(self, study: "_Study", scores: Scores) -> bool:
         """Report the scores due before the next trial; return False if one is missing."""
+        # The trial index fixes the number of reported scores, so that a replay is deterministic.
         while study.num_reported <= len(study.trials) - self._at_once:
             trial, name = study.trials[study.num_reported]
             mean = mean_of(score_at(scores, c, c.until) for c in study.cells[name])

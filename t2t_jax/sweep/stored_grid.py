@@ -1,8 +1,8 @@
 """Record a grid in its directory, so that later sweeps resume it.
 
 GRID/grid.py     the config file of the grid, which users may edit and pass as --config
-GRID/grid.json   the configs of its rows and the number of seeds; the first plan, each later
-                 addition to it, and each scoring on a split other than dev
+GRID/grid.json   the configs of its rows, the number of seeds, the plan with later additions, and
+                 each scoring on a split other than dev
 """
 
 import hashlib
@@ -71,9 +71,9 @@ def read_record(workdir: Path) -> Record:
 
 
 def check_same_grid(grid: Grid, workdir: Path) -> None:
-    """Refuse a grid that lacks a row of a directory's grid, or changes its config.
+    """Refuse a grid that lacks a recorded row, or changes its config.
 
-    The check ignores rows that have no directory.
+    The check ignores rows without a directory.
     """
     if not (record := read_record(workdir)):
         return
@@ -84,6 +84,7 @@ def check_same_grid(grid: Grid, workdir: Path) -> None:
         raise UserError(
             f"{file} was edited and would be lost; omit --config to use it, or move it away"
         )
+    # Rows that never started, or whose directories were moved away, may change.
     started = [name for name in stored if (workdir / name).is_dir()]
     if absent := [name for name in started if name not in grid.variants]:
         names = ", ".join(absent[:3]) + (f" and {len(absent) - 3} more" if len(absent) > 3 else "")
@@ -101,24 +102,24 @@ def check_same_grid(grid: Grid, workdir: Path) -> None:
 
 
 def has_rules(workdir: Path) -> bool:
-    """Return whether a directory's grid has rules, even if the rules file is missing."""
+    """Return whether a grid has rules, even if the rules file is missing."""
     return (workdir / RULES).exists() or read_record(workdir).get("has_rules", False)
 
 
 def record_grid(
     grid: Grid, workdir: Path, seeds: int = 1, chosen: Iterable[str] = (), comparisons: str = "base"
 ) -> None:
-    """Write the config file of a grid, and the record of its rows and plan, into its directory.
+    """Write the config file of a grid, and the record of its rows and plan.
 
-    The first sweep plans all rows of the grid with the given seeds. A later sweep adds chosen rows
-    and seeds that were not planned, with the date. If rows now train for more steps, the function
-    first copies the old tables.
+    The first sweep plans all rows with the given seeds. Later sweeps add their new cells to the
+    plan, with the date.
 
     Args:
       chosen: names of the rows to train; empty for all.
     """
     workdir.mkdir(parents=True, exist_ok=True)
     previous = read_record(workdir)
+    # Tables of shorter runs would be lost if rows now train for more steps.
     _copy_shorter_tables(grid, workdir, previous.get("variants", {}))
     rows = {name: to_dict(config) for name, config in grid.variants.items()}
     record = previous | {"seeds": max(seeds, previous.get("seeds", 1)), "variants": rows}
@@ -129,6 +130,7 @@ def record_grid(
     configs = {name: grid.variants[name] for name in (chosen if plan else ()) or rows}
     new_cells = [c.name for c in cells(Grid(configs, {}), workdir, seeds) if c.name not in in_plan]
     is_new_grid = not previous and not any((workdir / name).is_dir() for name in rows)
+    # Old versions recorded no plan, and a later sweep cannot know what was planned.
     if new_cells and (plan or is_new_grid):
         entry = {"date": _today(), "cells": new_cells, "comparisons": comparisons, "score": score}
         record["plan"] = [*plan, entry]
@@ -136,6 +138,7 @@ def record_grid(
     record.pop("written", None)
     if grid.source:
         write_whole(workdir / _CONFIG_FILE, grid.source.encode())
+        # The hash shows later whether users have edited the file.
         record["written"] = _hash(grid.source.encode())
     _write(record, workdir)
 
@@ -159,7 +162,7 @@ def added_later(record: Record) -> set[str] | None:
 
 
 def plan_note(record: Record, comparisons: str, base: str = "") -> str:
-    """Describe the plan of a recorded grid and its later additions, in a note below a table.
+    """Describe the plan of a recorded grid and later additions, in a note for a table.
 
     Args:
       comparisons: the comparisons in the table.
@@ -185,7 +188,7 @@ def plan_note(record: Record, comparisons: str, base: str = "") -> str:
 def scorings(record: Record, split: str) -> Sequence[Record]:
     """Return the recorded scorings of a grid on a split, the oldest first.
 
-    `date` is the day of a scoring. `cells` maps cell names to fingerprints of dev results.
+    `cells` maps cell names to fingerprints of dev results.
     """
     return [entry for entry in record.get("scorings", []) if entry["split"] == split]
 
@@ -221,13 +224,10 @@ def rows_outside(record: Record, grid: Grid, workdir: Path) -> dict[str, Config]
 
 
 def rename_row(workdir: Path, names: str) -> tuple[str, str]:
-    """Rename a row of a grid in its directory and record, not in the config file or tables.
+    """Rename a row's directory and record, and return the old and new name.
 
     Args:
       names: OLD=NEW.
-
-    Returns:
-      The old and the new name.
     """
     record = read_record(workdir)
     if not record or isinstance(workdir, BucketPath) or has_rules(workdir):

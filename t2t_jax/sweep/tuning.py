@@ -2,8 +2,7 @@
 
 Each combination of values is a candidate. The score that chose a candidate is biased: the lowest
 perplexity of several is partly low by chance. So the other seeds choose the candidate of each seed
-(cross-fitting), and tables compare the scores of these candidates. Seeds may choose different
-candidates, so the deviation over seeds includes the noise of tuning.
+(cross-fitting). The deviation over seeds then includes the noise of tuning.
 """
 
 import math
@@ -17,14 +16,11 @@ from t2t_jax.sweep.tables import GridTable
 from t2t_jax.system.records import Record
 
 Finalists = Callable[[Sequence[str], int], Sequence[str]]
-"""A function of candidate names and a held-out seed index, or -1. It returns the candidates to
-choose from."""
+"""A function from candidate names and a held-out seed index (-1: none) to eligible candidates."""
 
 
 def choose(scores: Mapping[str, Sequence[float | None]], finalists: Finalists) -> list[str]:
     """Choose for each seed the candidate with the lowest mean perplexity over the other seeds.
-
-    A single seed uses its own score.
 
     Args:
       scores: final perplexities by candidate name and seed index; None if missing.
@@ -35,7 +31,7 @@ def choose(scores: Mapping[str, Sequence[float | None]], finalists: Finalists) -
     num_seeds = len(next(iter(scores.values())))
     chosen: list[str] = []
     for seed in range(num_seeds):
-        held_out = seed if num_seeds > 1 else -1
+        held_out = seed if num_seeds > 1 else -1  # a single seed must use its own score
         means = {
             name: mean_of(score for i, score in enumerate(scores[name]) if i != held_out)
             for name in finalists([*scores], held_out)
@@ -67,8 +63,6 @@ def tuned_results(
 ) -> tuple[dict[str, list[Record]], dict[str, int], GridTable]:
     """Choose tuned values for each variant, and return their results and a table.
 
-    A seed has no result if its run with the chosen value diverged.
-
     Args:
       done: results of finished cells by cell name.
 
@@ -88,6 +82,7 @@ def tuned_results(
         seeds_of: dict[str, list[str]] = {}
         for seed, name in enumerate(chosen):
             cell = cells[name][seed] if name else None
+            # A run that diverged with the chosen value has no result, but counts.
             if cell and ends[name][seed] == math.inf:
                 diverged[variant] = diverged.get(variant, 0) + 1
                 seeds_of.setdefault(name, []).append(f"{cell.workdir.name}, where it diverged")
