@@ -89,11 +89,12 @@ def __getattr__(name: str) -> Any:
 
     if f"{__name__}.{name}" in RENAMED:
         name = current_name(f"{__name__}.{name}").removeprefix(f"{__name__}.")
-    if name in _HOMES:
+    if name in _HOMES:  # import the module on first use
         return getattr(importlib.import_module(_HOMES[name]), name)
     if not name.startswith("_"):
         from t2t_jax.plugins import load, rows
 
+        # Plugins can add public names.
         if reference := rows("names", __all__).get(name):
             return load(reference)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

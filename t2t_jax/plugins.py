@@ -131,6 +131,7 @@ def plugins() -> Sequence[Plugin]:
             plugin = load_named(reference)
             if not isinstance(plugin, Plugin):
                 raise TypeError(f"{reference} is a {type(plugin).__name__}, not a Plugin")
+            # Check the fields now, so that an error names the package of the plugin.
             for name, row in plugin.commands.items():
                 if not isinstance(row, tuple) or len(row) != 2:
                     raise TypeError(f"the command {name} needs a group and a line about it")
@@ -177,7 +178,7 @@ def rows(kind: str, reserved: Collection[str] = ()) -> dict[str, Any]:
     owners = dict.fromkeys(reserved, "t2t-jax")
     for plugin in plugins():
         for name, row in getattr(plugin, kind).items():
-            if name in owners:
+            if name in owners:  # the first plugin with a name keeps it
                 error = UserError(f"{owners[name]} has that name")
                 _leave_out(f"{name} in the {kind}", plugin.package, error)
             else:

@@ -90,6 +90,7 @@ def current_name(name: str) -> str:
     if name not in RENAMED:
         return name
     new, since = RENAMED[name]
+    # Only versions with the same second number as `since` accept the old name.
     if __version__.split(".")[:2] != since.split(".")[:2]:
         raise UserError(f"{name} is called {new} since version {since}; use that name")
     warn(f"{name} is now called {new}, and later versions refuse the old name")
@@ -110,7 +111,7 @@ def current_flag(argument: str, *, warns: bool = True) -> str:
     name = flag.replace("_", "-")
     if name in RENAMED:
         return f"{current(name)}{equals}{value}"
-    field = name.removeprefix("--").replace("-", "_")
+    field = name.removeprefix("--").replace("-", "_")  # a config field is also a flag
     if name.startswith("--") and field in RENAMED:
         return f"--{current(field).replace('_', '-')}{equals}{value}"
     return argument

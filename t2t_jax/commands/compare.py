@@ -62,7 +62,7 @@ class CompareCommand:
         for path, lines in zip(self.hypotheses, systems, strict=True):
             scores = bleu.corpus_scores(lines, references, self.language)
             statistics = bleu.sentence_statistics(lines, references)
-            if lines is systems[0]:
+            if lines is systems[0]:  # the baseline has no p-value
                 baseline_statistics, p_value = statistics, ""
             else:
                 p_value = f"{bleu.approximate_randomization(baseline_statistics, statistics):.4f}"

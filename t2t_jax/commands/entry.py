@@ -28,10 +28,9 @@ class Command(Protocol):
 
 
 def entry_command(arguments: Sequence[str], program: str = "t2t-jax") -> Command | None:
-    """Parse a command line into a command; None asks for the list of commands.
+    """Parse the arguments of a program into a command; None asks for the list of commands.
 
     Args:
-      arguments: the command line without the name of the program.
       program: the name of the program in help and errors.
     """
     name, *flags = arguments or ["--help"]
@@ -52,12 +51,14 @@ def entry_command(arguments: Sequence[str], program: str = "t2t-jax") -> Command
     old = f"t2t-jax {name}"
     if old in version.RENAMED:
         name = version.current_name(old).removeprefix("t2t-jax ")
+        # The warning about the command is enough.
         flags = [version.current_flag(flag, warns=False) for flag in flags]
     if name not in names:
         hint = did_you_mean(name, names, f"see {program} --help")
         lacks = "" if has_extras() else " (this installation lacks t2t_jax.extras)"
         raise UserError(f"{program} has no command {quote(name)}{lacks}; {hint}")
     kind, current_flags = command_class(name), [*map(version.current_flag, flags)]
+    # A module may define a function to parse its command, such as `train_command`.
     make = getattr(sys.modules[kind.__module__], f"{identifier(name)}_command", None)
     return (make or partial(command_of, kind))(current_flags, f"{program} {name}")
 

@@ -59,11 +59,12 @@ class EvaluateCommand(LanguageFlags, DecodingFlags):
         newest = [dataclasses.replace(self, average=1)] if self.before_averaging else []
         records, corpus = [], None
         with self._output() as file:
-            for flags in (*newest, self):
+            for flags in (*newest, self):  # the averaged model last, as the result of the command
                 translator = flags.load()
                 if self.cache_dir is not None:
                     cache = {"data.cache_dir": self.cache_dir}
                     translator = translator.replaced(config=translator.config.replace(cache))
+                # Opening a corpus hashes its files, so open it once.
                 corpus = corpus or self._corpus(translator.config.data)
                 for split in self.split:
                     output = file if flags is self else None
@@ -89,7 +90,7 @@ class EvaluateCommand(LanguageFlags, DecodingFlags):
         return contextlib.nullcontext()
 
     def _corpus(self, data: DataConfig) -> Corpus:
-        """Open the corpus to score on; call this once, as it hashes all files of the corpus."""
+        """Open the corpus to score on, and check that it fits the model and the flags."""
         from t2t_jax.tasks import task_of
         from t2t_jax.workdir import read_config
 
@@ -111,10 +112,7 @@ class EvaluateCommand(LanguageFlags, DecodingFlags):
     def _evaluate(
         self, translator: "Translator", corpus: Corpus, split: str, file: BinaryIO | None
     ) -> Record:
-        """Score a model on a split and write its outputs to a file.
-
-        For a single run, append the record to its `scores.jsonl`; for an ensemble, do not.
-        """
+        """Score a model on a split; record the scores of a single run, but not of an ensemble."""
         from t2t_jax.run.evaluation import evaluate, score_record
         from t2t_jax.tasks import task_of
         from t2t_jax.workdir import record_scores
@@ -143,8 +141,8 @@ def _table(record: Record) -> "Table":
     for row in task.score_rows(record):
         table.add_row(*row)
     per_token = f"nats per {task.unit}, mean of {record['target_tokens']:,}"
-    smoothed = f"label-smoothed cross-entropy, {per_token}"
-    table.add_row("loss", f"{record['loss']:.4f}", smoothed)
+    cross_entropy = f"label-smoothed cross-entropy, {per_token}"
+    table.add_row("loss", f"{record['loss']:.4f}", cross_entropy)
     table.add_row("NLL", f"{record['nll']:.4f}", f"negative log-likelihood, {per_token}")
     perplexity = perplexity_text(record["perplexity"], 3)
     table.add_row("perplexity", perplexity, f"exp(NLL), per {task.unit}")
@@ -167,5 +165,5 @@ def which_average(record: Record) -> tuple[str, str]:
     names = ", ".join(map(str, decays))
     if len(decays) == len(record["checkpoints"]):
         return "", f"moving average of the parameters, decay {names}, after step {steps}"
-    averaged = f"{len(decays)} of the models by a moving average, decay {names}"
-    return number, f"checkpoints of step {steps}; {averaged}"
+    moving = f"{len(decays)} of the models by a moving average, decay {names}"
+    return number, f"checkpoints of step {steps}; {moving}"

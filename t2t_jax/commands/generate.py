@@ -75,6 +75,7 @@ class GenerateCommand(RunFlags):
 
         sys.stdout.write(prompt.rstrip())
         for piece in stream(translator, prompt, **self._settings):
+            # A generated line feed becomes a space, so that a prompt has one line.
             sys.stdout.write(" ".join(piece.split("\n")))
             sys.stdout.flush()
         sys.stdout.write("\n")
@@ -84,8 +85,8 @@ class GenerateCommand(RunFlags):
         from t2t_jax.tasks.language_modelling import generate
 
         texts = generate(translator, prompts, first_line=first_line, **self._settings)
-        continued = (prompt.rstrip() + text for prompt, text in zip(prompts, texts, strict=True))
-        return [f"{' '.join(text.splitlines())}\n".encode() for text in continued]
+        lines = (prompt.rstrip() + text for prompt, text in zip(prompts, texts, strict=True))
+        return [f"{' '.join(text.splitlines())}\n".encode() for text in lines]
 
     @property
     def _settings(self) -> dict[str, Any]:

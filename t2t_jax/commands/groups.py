@@ -56,7 +56,7 @@ def identifier(name: str) -> str:
     return name.replace("-", "_").replace(" ", "_")
 
 
-_FOR_EVERY_MODEL = "evaluate", "figures", "export"
+_FOR_EVERY_MODEL = "evaluate", "figures", "export"  # tasks do not list these commands
 
 
 def check_command(command: str, runs: Iterable[Path]) -> None:
@@ -72,13 +72,11 @@ def check_command(command: str, runs: Iterable[Path]) -> None:
 
 
 def wrong_command(command: str, subject: str, facts: TaskFacts) -> UserError:
-    """Make the error for a command that does not support the models of a task.
+    """Make the error for a command that does not support a model; suggest a supported command.
 
     Args:
-      command: the name of the unsupported command.
       subject: a clause about the model, such as "runs/a is a parser".
-      facts: the facts of the task. The error names a supported command, from the same group if
-        possible.
+      facts: the facts of the model's task.
     """
     [group] = (names for names in all_commands().values() if command in names)
     supported = (name for name in (*facts.commands, *_FOR_EVERY_MODEL) if name in group)

@@ -43,12 +43,12 @@ def print_help(
     """Print the help that a command line asks for.
 
     Args:
-      command: the dataclass of the command. Its docstring describes the command. If `lists_fields`
+      command: the dataclass of the command, with a docstring about the command. If `lists_fields`
         is False, the short help omits config fields.
       flags: the flags of the command, with the defaults for this command line.
-      requests: the flags of the command line and their values. `--help-all` asks for all flags,
-        `--help NAME` for a section or a single flag.
+      requests: the values of `--help` and `--help-all` on the command line.
     """
+    # Positional arguments first, as on the command line.
     flags = sorted(flags, key=lambda flag: not flag.is_positional)
     width = _columns()
     if names := requests.get("--help"):
@@ -108,13 +108,7 @@ def usage(flags: Iterable[Flag], program: str) -> str:
 
 
 def wrapped(text: str, width: int | None = None, first: str = "", later: str = "") -> list[str]:
-    """Wrap a text into lines.
-
-    Args:
-      width: the line width; None is the width of the terminal.
-      first: the indent of the first line.
-      later: the indent of the other lines.
-    """
+    """Wrap a text into lines; `first` and `later` are indents, and None is the terminal width."""
     return textwrap.wrap(
         text,
         width or _columns(),

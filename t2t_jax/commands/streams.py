@@ -19,19 +19,18 @@ _LINES_AT_ONCE = 10_000
 
 @contextlib.contextmanager
 def reading(path: Path | None) -> Iterator[Iterator[list[str]]]:
-    """Open a file or the standard input, and yield its lines in chunks of thousands.
+    """Open a file (plain or `.gz`) or the standard input, and yield lists of decoded lines.
 
-    `t2t_jax.data.lines` decodes the lines. A terminal yields one line at a time, for interactive
-    use. A file whose name ends in `.gz` is decompressed.
+    A list has thousands of lines, or one line of a terminal.
     """
     if path is None and is_closed("stdin"):
         raise UserError("the standard input is closed; name a file with --input")
     display_name = path or "the standard input"
     try:
-        opened = open_text(path) if path else sys.stdin.buffer
+        source = open_text(path) if path else sys.stdin.buffer
     except OSError as error:
         raise _cannot_read(display_name, error) from error
-    with opened as stream:
+    with source as stream:
         at_once = 1 if stream.isatty() else _LINES_AT_ONCE
         yield decoded(_blocks(stream, at_once, display_name), display_name)
 

@@ -128,18 +128,18 @@ class SweepCommand:
                 "--report uses recorded rules; leave out --halving, --tune, --sampler and --trials"
             )
         grid = self._with_base(self._grid())
-        chosen = chosen_variants(grid, self.only)
+        names = chosen_variants(grid, self.only)
         seeds = self._seeds()
         check_counts(seeds=seeds, jobs=self.jobs)
-        check_size({"rows": len(chosen), "seeds": seeds})
+        check_size({"rows": len(names), "seeds": seeds})
         self._check_launcher()
         if self.dry_run:
             from t2t_jax.sweep.tables import listing
 
             with TemporaryDirectory() as empty:  # planning also checks the rules
-                plan_grid(grid, self.workdir or Path(empty), chosen, seeds, rules)
+                plan_grid(grid, self.workdir or Path(empty), names, seeds, rules)
             console = result_console(highlight=False)
-            console.print(listing(grid, chosen, seeds, console.width))
+            console.print(listing(grid, names, seeds, console.width))
             return 0
         if self.workdir is None:
             raise UserError("a sweep needs a directory; name one with --workdir")
@@ -152,7 +152,7 @@ class SweepCommand:
                 self.workdir,
                 seeds,
                 result_console(),
-                chosen,
+                names,
                 allow_mixed=self.allow_mixed,
                 columns=self.columns or (),
                 split=self.split,
@@ -175,7 +175,7 @@ class SweepCommand:
                 comparisons=self.comparisons,
             )
         if outcome.signal:
-            return 128 + outcome.signal
+            return 128 + outcome.signal  # the exit code that shells report
         _print(outcome, self.workdir)
         return 1 if outcome.unfinished else 0
 
@@ -193,7 +193,7 @@ class SweepCommand:
         if self.workdir is None:
             raise UserError("--rename needs the directory of a grid, as in runs/x --rename a=b")
         old, new = rename_row(self.workdir, names)
-        print_line(f"{old} is {new} now; change the name in the config file, too")
+        print_line(f"renamed {old} to {new}; change the name in the config file, too")
         return 0
 
     def _grid(self) -> Grid:
@@ -248,7 +248,7 @@ def _print(outcome: "GridOutcome", workdir: Path) -> None:
     console = result_console(highlight=False)
     if outcome.rows:
         console.print(summary(outcome.rows, outcome.results, console.width))
-    console.print(f"all of it: {workdir}/table.*", soft_wrap=True)
+    console.print(f"full table: {workdir}/table.*", soft_wrap=True)
 
 
 def sweep_command(arguments: Sequence[str], program: str) -> SweepCommand:

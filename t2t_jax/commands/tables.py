@@ -62,7 +62,7 @@ def grid(text_column: str, *figure_columns: str) -> "Table":
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
-    table.add_column(text_column, overflow="fold")
+    table.add_column(text_column, overflow="fold")  # wrap long names instead of cutting them
     for column in figure_columns:
         table.add_column(column, justify="right")
     return table

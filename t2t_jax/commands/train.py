@@ -74,6 +74,7 @@ class TrainCommand:
         from t2t_jax.parallel.devices import all_devices
         from t2t_jax.parallel.processes import is_main, join
 
+        # Processes have to join before JAX initializes its devices.
         config: Config = self.fields
         minutes, hang_minutes = config.parallel.rendezvous_minutes, config.parallel.hang_minutes
         join(self.coordinator, self.num_processes, self.process_id, minutes, hang_minutes)

@@ -62,7 +62,7 @@ class TranslateCommand(LanguageFlags, DecodingFlags):
             task = task_of(data.corpus, data.task)
             assert isinstance(task, TextToText)  # as `translate` is a command for these models
             self._check_lines(translator)
-            done = repaired = 0
+            done = num_repaired = 0
             for texts, prefixes in chunks:
                 sources = [task.as_source(text) for text in texts]
                 nbest = translator.nbest(
@@ -71,21 +71,18 @@ class TranslateCommand(LanguageFlags, DecodingFlags):
                 for index, (source, ranked) in enumerate(zip(sources, nbest, strict=True)):
                     for hypothesis in ranked:
                         text, is_repaired = task.answer(source, hypothesis.text)
-                        repaired += is_repaired and hypothesis is ranked[0]
+                        num_repaired += is_repaired and hypothesis is ranked[0]
                         if self.scores or self.num_best > 1:
                             text = _with_scores(text, done + index, hypothesis)
                         file.write(f"{text}\n".encode())
-                file.flush()
+                file.flush()  # for interactive use
                 done += len(texts)
-        if repaired:
-            print(f"{repaired} of {done} trees were repaired", file=sys.stderr)
+        if num_repaired:
+            print(f"{num_repaired} of {done} trees were repaired", file=sys.stderr)
         return 0
 
     def _check_lines(self, translator: "Translator") -> None:
-        """Refuse a file with a line that is too long before translating any line.
-
-        Lines of a pipe or of the standard input are checked later, chunk by chunk.
-        """
+        """Refuse a file with a line that is too long before translating any line."""
         path = self.input
         if self.decoding.long_lines == "split" or path is None or not path.is_file():
             return

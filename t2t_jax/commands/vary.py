@@ -25,8 +25,7 @@ _DIGITS = 4
 def choices_of(factors: Sequence[str], base: Config) -> Choices:
     """Parse the values of all --vary flags into choices for `config.file.product`.
 
-    The value of the base config comes first, so the first variant, to which the table compares all
-    others, is as similar to the base as possible.
+    The value of the base config comes first, because the first variant is the baseline.
 
     Args:
       factors: the value of each --vary: the fields that change together, such as
@@ -50,6 +49,7 @@ def choices_of(factors: Sequence[str], base: Config) -> Choices:
         rows = [*zip(*columns.values(), strict=True)]
         _check_differs(columns, rows, factor)
         base_row = tuple(base.value(path) for path in columns)
+        # The sort is stable, so other rows stay in the order of the command line.
         rows.sort(key=lambda row: row != base_row)
         if len(columns) > 1:
             choices[tuple(columns)] = rows
@@ -62,7 +62,7 @@ def field_and_values(flag: str, word: str, used_paths: Collection[str]) -> tuple
     """Split FIELD=VALUES into the path of the field and the text of the values.
 
     Args:
-      used_paths: the paths of fields that previous values of the flag name.
+      used_paths: paths of earlier fields, which cannot be repeated.
     """
     name, equals, values = word.partition("=")
     if not (name and equals and values):

@@ -4,8 +4,8 @@ def get_config() -> Config: ...      # one run
 VARIANTS: dict[str, Config]          # a grid; FILE.py:NAME names one of its configs
 PUBLISHED: dict[str, Table3Row]      # optional: results in the paper, by variant name
 
-The package contains the files of the repository's `configs/`. `configs/base.py` finds such a file
-from any directory without a `configs/base.py`.
+The package contains the files of the repository's `configs/`, so `configs/base.py` works in any
+directory.
 """
 
 import itertools
@@ -78,6 +78,7 @@ def product(base: Config, choices: Choices) -> dict[str, Config]:
     names: dict[Config, str] = {}
     for rows in itertools.product(*choices.values()):
         changes: dict[str, object] = {}
+        # Fields that change together have a tuple of paths as key, and a tuple of values as row.
         for paths, row in zip(choices, rows, strict=True):
             changes |= {paths: row} if isinstance(paths, str) else zip(paths, row, strict=True)
         name, config = ",".join(_field_texts(changes)), base.replace(changes)
@@ -134,8 +135,7 @@ def load_grid(path: str) -> Grid:
       path: the path of the file; `configs/table3.py` also finds the file of the package.
 
     Raises:
-      UserError: the file does not exist, has an error or no variants, or a variant is not a config
-        or has a name that a directory cannot have.
+      UserError: the file does not exist, or has an error, an invalid variant or no variants.
     """
     path = _find_file(path)
     module = _run(path)

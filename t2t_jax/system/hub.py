@@ -61,9 +61,9 @@ def address(name: str | os.PathLike[str]) -> Address | None:
 
 
 def fetch(run: Address, *, with_state: bool = False) -> Path:
-    """Download a run into the cache of huggingface_hub, if needed, and return its path.
+    """Return the path of a run in the cache of huggingface_hub; download the run if needed.
 
-    Without a connection, return the cached files of the revision.
+    Without a connection, use the cached files.
 
     Args:
       with_state: whether to also download the training state for resuming.

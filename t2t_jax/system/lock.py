@@ -26,12 +26,14 @@ _held: set[str] = set()
 
 @contextmanager
 def holding(path: Path, mark: str) -> Iterator[None]:
-    """Hold a lock in a `with` block; its file starts with `mark`, which identifies the owner.
+    """Hold a lock in a `with` block.
 
     The kernel releases a file lock when its process ends. In a bucket, the lock is an object, which
-    the owner rewrites as a heartbeat and removes at the end. If the owner was killed, the next
-    process takes over the lock: at once on the same machine, or else after one minute without
-    heartbeat.
+    the owner rewrites as a heartbeat. If the owner was killed, another process takes over the lock:
+    at once on the same machine, or else after one minute without heartbeat.
+
+    Args:
+      mark: a word that identifies the owner, at the start of the lock file.
 
     Raises:
       BlockingIOError: another process holds the lock.

@@ -62,8 +62,7 @@ def begun() -> float | None:
 def replace_closed_streams() -> None:
     """Replace standard streams that the caller closed (`<&-`, `>&-`) by /dev/null.
 
-    Call this before any file is opened. Otherwise, that file would get the descriptor of the
-    stream, and receive the program's output.
+    Otherwise, the next opened file would get the descriptor of the stream, and the output.
     """
     _closed.clear()
     for number, name in _STREAMS.items():

@@ -37,12 +37,7 @@ _DECODER = json.JSONDecoder(parse_int=lambda text: int(text) if len(text) <= 20 
 
 
 def schema(required: Mapping[str, object], optional: Mapping[str, object] | None = None) -> Schema:
-    """Make a schema of objects from field types; an object may have additional fields.
-
-    Args:
-      required: the types of required fields.
-      optional: the types of optional fields.
-    """
+    """Make a schema from the types of required and optional fields; other fields are ignored."""
     fields = {name: NotRequired.__getitem__(kind) for name, kind in (optional or {}).items()}
     return TypedDict("Record", {**required, **fields})  # type: ignore[operator]
 
@@ -121,12 +116,7 @@ def read_record_lines(path: Path, schema: Schema) -> list[tuple[str, Record]]:
 
 
 def append_line(path: Path, record: Record) -> None:
-    """Append a record to a log on a new line, even if the last line is incomplete.
-
-    Raises:
-      OSError: the file cannot be written.
-      UserError: the file is a read-only copy.
-    """
+    """Append a record to a log on a new line, even if the last line is incomplete."""
     check_own(path)
     check_regular(path)
     # A single write call, because another process may append a line at the same time.

@@ -1,19 +1,16 @@
 """Receive the signals that end a program: SIGINT, SIGTERM and SIGHUP.
 
-By default, a Python signal handler raises an exception in the main thread. JAX's callbacks swallow
-that exception, a restore mistakes it for a damaged checkpoint, and no handler runs during a long
-XLA call. Therefore, this module never raises an exception for a signal.
+This module never raises an exception for a signal, as Python handlers do by default: JAX callbacks
+would swallow the exception, and a restore would mistake it for a damaged checkpoint.
 
-Every program enters `watching` before it imports large modules. From then on, Python's C handler
-passes the signal number to a thread, even while the main thread is busy. Inside a `StopSignal`, as
-in the training loop, the thread records the first signal as a request to stop. Afterwards, SIGTERM
-and SIGHUP have no effect, because systemd and launchers send them repeatedly. A second SIGINT ends
-the program at once. Outside of a `StopSignal`, any signal ends the program at once: the thread
-removes unfinished files, and ends the process by the same signal, as shells expect.
+Every program enters `watching` early. From then on, Python's C handler passes signal numbers to a
+thread, even during a long XLA call. Inside a `StopSignal`, as in the training loop, the thread
+records the first signal as a request to stop. Later SIGTERM and SIGHUP have no effect, because
+systemd and launchers send them repeatedly. A second SIGINT, or any signal outside of a
+`StopSignal`, ends the program at once: the thread removes unfinished files, and ends the process by
+the signal.
 
 A signal that the parent process ignored, as `nohup` does, stays ignored.
-
-`ProcessState` restores signal handlers and other process state after foreign code.
 """
 
 import ctypes
@@ -65,8 +62,6 @@ def safe_point() -> None:
 
 class StopSignal:
     """Record the first SIGTERM, SIGINT or SIGHUP in a `with` block.
-
-    A second SIGINT ends the program.
 
     In a process without `watching`, such as a notebook, the block installs signal handlers. Python
     allows handlers only on the main thread; on another thread, the block receives no signals.

@@ -1,6 +1,6 @@
-"""A translator from @{source} to @{target}: what is trained, on which text, and for how long.
+"""Train a translator from @{source} to @{target}: the model, the data and the training.
 
-t2t-jax config config.py --diff      # what is not as in the paper's base model
+t2t-jax config config.py --diff      # the differences from the paper's base model
 t2t-jax train --config config.py runs/first --dry-run
 """
 
@@ -15,9 +15,9 @@ from t2t_jax.config import (
 
 
 def get_config() -> Config:
-    """Return the config of a small Transformer, which a GPU trains in minutes."""
+    """Return the config of a small Transformer, for minutes of training on a GPU."""
     return Config(
-        # The network: the paper's base model has 512, 8, 2048, 6 and 6.
+        # The paper's base model has 512, 8, 2048, 6 and 6 for the first five fields.
         model=EncoderDecoderConfig(
             d_model=256,
             num_heads=4,
@@ -27,19 +27,19 @@ def get_config() -> Config:
             dropout_rate=0.1,
         ),
         data=DataConfig(
-            # The text: train.@{source}, train.@{target}, dev.@{source} and so on, in corpus/.
+            # The directory corpus/ has train.@{source}, train.@{target}, dev.@{source} and so on.
             corpus="text:corpus",
             source_language="@{source}",
             target_language="@{target}",
-            # Subwords: some 4,000 for 50,000 pairs, 8,000 for a million, 37,000 for ten million.
+            # Use about 4,000 subwords for 50,000 pairs, 8,000 for 1 million, 37,000 for 10 million.
             vocab_size=8000,
             max_length=128,
-            # A step: more tokens need more memory, and learn more smoothly.
+            # More tokens per step need more memory, and make training more stable.
             batching="pack",
             source_tokens_per_step=4096,
             target_tokens_per_step=4096,
         ),
-        # The training: more steps for more text.
+        # Use more steps for more text.
         training=TrainingConfig(num_train_steps=10_000, warmup_steps=1000),
         checkpoint=CheckpointConfig(every_steps=250),
         evaluation=EvaluationConfig(every_steps=1000, num_sentences=500),
