@@ -1,9 +1,8 @@
 """Search for sentences that arrive at any time, for the server and for streamed text.
 
-Each call of the compiled program computes a few steps for all live sentences. Between two calls,
-sentences that have ended or were canceled leave, and waiting sentences are admitted. A sentence
-therefore starts after a few steps, however long the other sentences are. `warm_up` compiles all
-programs in advance: for each length bucket, and for small and large batches of new sentences.
+Each call of the compiled program computes a few steps of all live sentences. Between two calls,
+waiting sentences replace those that have ended or were canceled. A sentence therefore starts after
+a few steps, however long the other sentences are.
 """
 
 import heapq
@@ -107,7 +106,7 @@ class _Request:
 class OpenSearch:
     """A search that accepts sentences at any time; no sentence changes the result of another.
 
-    The search runs in background threads until `close` is called.
+    The search runs in background threads until `close`.
     """
 
     def __init__(
@@ -124,8 +123,7 @@ class OpenSearch:
         """Start the background threads.
 
         Args:
-          decoding: the settings; outputs have at most `max_extra_length` tokens more than their
-            sources.
+          decoding: the settings; `max_extra_length` limits the length of outputs.
           params: the parameters, from `DecodingModel.prepare`.
         """
         self.limits = limits
@@ -165,23 +163,20 @@ class OpenSearch:
         listener: Listener | None = None,
         prefix: Sequence[int] = (),
     ) -> "Future[SearchResult]":
-        """Submit a sentence to the search, and return the future of its best hypothesis.
-
-        `Future.cancel` cancels a waiting or live sentence.
+        """Submit a sentence, and return the future of its best hypothesis, which may be canceled.
 
         Args:
           tokens: ids of the source, with the end-of-sentence token.
-          limit: the most tokens to generate; None sets no limit below the one of the search.
+          limit: the most tokens to generate; None means the search's limit.
           timeout: seconds after which the future ends with a `TimeoutError`.
-          number: line number of the sentence; with the seed, it determines the samples.
-          listener: called in a background thread with the tokens so far. Not for beam search.
-          prefix: ids with which the output must begin, such as a language tag.
+          number: line number; with the seed, it determines the samples.
+          listener: called in a background thread with the tokens so far; not for beam search.
+          prefix: ids with which the output must begin.
 
         Raises:
           QueueFullError: too many sentences are waiting.
           ClosedError: the search is closed.
-          ValueError: the source, the limit or the prefix is too long, or a beam search has a
-            listener.
+          ValueError: the source, limit or prefix is too long, or a beam search has a listener.
         """
         max_limit = max(len(tokens), len(prefix)) + self._extra_length
         sentence = Sentence(tokens, max_limit if limit is None else limit, number, prefix)
@@ -203,7 +198,7 @@ class OpenSearch:
         return future
 
     def _check_queue(self) -> None:
-        """Check that the search is open and the queue has a free slot, after removing requests."""
+        """Check that the search is open and the queue is not full; remove ended requests first."""
         if self._closed:
             raise ClosedError("the search is closed")
         if len(self._queue) >= self.limits.max_waiting:
@@ -264,14 +259,15 @@ class OpenSearch:
                 self._new_group(rows, length).resize(sizes)
 
     def _adjacent_sizes(self, rows: int, length: int) -> Iterator[Sizes]:
-        """Yield the sizes to which `_resized` may resize a group of these sizes."""
+        """Yield the sizes to which `_resized` may resize a group."""
         index = self._buckets.index(length)
         adjacent = self._buckets[max(0, index - 1) : index + 2]
         yield from (self._sizes(rows, bucket) for bucket in adjacent if bucket != length)
         yield from (self._sizes(count, length) for count in self._row_counts if count != rows)
 
     def _sizes(self, rows: int, length: int) -> Sizes:
-        """Return the sizes for a length bucket, as few outputs are longer than their bucket."""
+        """Return the array sizes for a length bucket."""
+        # Few outputs are longer than the bucket, so the arrays begin without the extra length.
         max_capacity = length + self._extra_length
         capacity = max_capacity if length == self._buckets[-1] else length
         return Sizes(rows, rows, length, capacity, max_capacity, self._prefix_length)
@@ -297,8 +293,8 @@ class OpenSearch:
         self, group: RowGroup, arrivals: Sequence[_Request], live: dict[int, _Request]
     ) -> None:
         """Admit sentences, compute a few steps, and finish the requests that have ended."""
-        # The program stops as soon as this many sentences have ended. It is 1 for few sentences.
-        # With many live or waiting sentences, replacing several at once costs less.
+        # The program stops once this many sentences have ended. If many are live or waiting,
+        # replacing several at once costs less.
         num_ended = max(1, len(live) // 8, min(self.num_waiting, self._rows // 4))
         max_live = max(0, len(live) - num_ended)
         batch_sizes = [n for n in self._batch_sizes if n <= group.sizes.rows]
@@ -314,12 +310,7 @@ class OpenSearch:
             del live[number]
 
     def _next_arrivals(self, index: int, num_live: int) -> list[_Request] | None:
-        """Wait for work, and take requests from the queue; return None once the search has ended.
-
-        The first group takes requests in the order of their due times. The second group prefers
-        short sentences, whose arrays are smaller. The requests that it skips stay in the queue, so
-        long sentences gather in the first group.
-        """
+        """Wait for work, and pop requests from the queue; return None once the search has ended."""
         with self._queue_changed:
             while not (self._queue or num_live or self._closed):
                 self._queue_changed.wait()
@@ -327,6 +318,8 @@ class OpenSearch:
                 return None
             num_free = self._rows - num_live
             requests = self._pop_due(_CANDIDATES_PER_ROW * num_free if index else num_free)
+            # The second group prefers short sentences, whose arrays are smaller. Long sentences
+            # then gather in the first group, which takes requests by due time.
             if index:
                 requests.sort(key=self._preference)
             for request in requests[num_free:]:
@@ -339,7 +332,7 @@ class OpenSearch:
         return request.num_skips < _MAX_SKIPS and self._bucket(request.sentence.length)
 
     def _pop_due(self, count: int) -> list[_Request]:
-        """Pop at most `count` requests from the queue, and drop the ones that have ended."""
+        """Pop at most `count` requests, and drop requests that have ended."""
         requests: list[_Request] = []
         while self._queue and len(requests) < count:
             request = heapq.heappop(self._queue)
@@ -355,7 +348,7 @@ class OpenSearch:
             fits = group is not None and group.sizes == self._sizes(rows, length)
             return group if group is not None and fits else self._new_group(rows, length)
         count, sizes = len(group.live) + len(arrivals), group.sizes
-        # Shrink only if twice the present need fits: a smaller group could soon have to grow again.
+        # Shrink only to twice the need, so that the group does not soon have to grow again.
         smaller, larger = (self._row_count(times * count) for times in (2, 1))
         fewer = smaller if smaller >= group.min_rows else sizes.rows
         group.resize(self._sizes(max(larger, min(sizes.rows, fewer)), sizes.source_length))

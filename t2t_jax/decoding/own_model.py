@@ -1,4 +1,4 @@
-"""Run beam search for any model, given as a function of the last tokens and a state."""
+"""Run beam search for a model that is given as a step function."""
 
 from collections.abc import Callable
 from typing import TypeAlias
@@ -34,8 +34,8 @@ def beam_search(
 ) -> SearchResult:
     """Run beam search for a model given as a step function (section 6.1).
 
-    The search reorders the rows of `state` at every step: row `n` belongs to sentence `n //
-    beam_size`. The search in `decoding.search` reorders no cache.
+    The search reorders the rows of `state` at every step; row `n` belongs to sentence `n //
+    beam_size`.
 
     Args:
       step: the model, a traceable function; see `OwnStep`.

@@ -1,10 +1,8 @@
 """Define the compiled programs of continuous batching, which `decoding.row_group` calls.
 
-A `Work` holds the arrays of a group of rows. The programs create an empty group, admit sentences,
-advance the search, and resize the group.
-
-An open search encodes, admits and advances in separate programs. It can then encode sentences at
-their own length, and compiles the slowest program, the search, only once per size of the group.
+A `Work` holds the arrays of a group of rows. An open search encodes, admits and advances in
+separate programs: it can then encode sentences at their own length, and compiles the search, the
+largest program, only once per size of the group.
 """
 
 from dataclasses import dataclass
@@ -138,7 +136,6 @@ def proceed(
     """Admit sentences, and search until `max_live` sentences are live or one fills its ring buffer.
 
     Args:
-      inputs: the inputs of `begin_work`.
       work: the live sentences; its arrays are overwritten.
       arrivals: sentences for free rows, if any.
       max_live: stop once at most this many sentences are live.
@@ -188,7 +185,7 @@ def fit_memory(model: DecodingModel, memory: Memory, length: int) -> Memory:
 
 @partial(jax.jit, static_argnames=("model", "mesh", "sizes"))
 def resize_work(model: DecodingModel, mesh: Mesh, sizes: Sizes, work: Work) -> Work:
-    """Copy the work into arrays of other sizes; if there are fewer rows, the last ones are cut."""
+    """Copy the work into arrays of other sizes, and cut the last rows if there are fewer rows."""
     # No `Search` among the arguments: searches with different settings share the program.
     beam_size = work.state.rows.live.last.shape[1]
     memory = loop.resize_rows(fit_memory(model, work.memory, sizes.source_length), sizes.rows)
@@ -245,11 +242,7 @@ def _by_rows(work: Work, mesh: Mesh) -> Work:
 def check_search_memory(
     model: DecodingModel, vocab_size: int, decoding: DecodingConfig, sizes: Sizes, mesh: Mesh
 ) -> None:
-    """Check that the search needs no more than the total memory of a device.
-
-    Raises:
-      UserError: the search needs more memory.
-    """
+    """Raise a `UserError` if the search needs more than the total memory of a device."""
     num_bytes = search_bytes(model, vocab_size, decoding, sizes) // row_parts(mesh)
     memory = memory_of_a_device(mesh)
     if memory is not None and num_bytes > memory:
@@ -264,15 +257,11 @@ def check_search_memory(
 def search_bytes(
     model: DecodingModel, vocab_size: int, decoding: DecodingConfig, sizes: Sizes
 ) -> int:
-    """Compute a lower bound of the bytes of a search with outputs of maximum length.
-
-    The bound counts the decoder's keys and values for every position of every hypothesis and
-    source, the ancestry mask, the tokens and ancestry of hypotheses, and the logits.
-    """
+    """Compute a lower bound of the bytes of a search with outputs of maximum length."""
     beam_size = 1 if decoding.temperature > 0 else decoding.beam_size
     slots = sizes.max_capacity * beam_size
-    # The mask has a byte per slot and hypothesis. Three int32 arrays hold the tokens and ancestry
-    # of live hypotheses, and the tokens of finished ones. Logits are float32.
+    # The ancestry mask has a byte per slot and hypothesis. Three int32 arrays hold the tokens and
+    # ancestry of live hypotheses, and the tokens of finished hypotheses. Logits are float32.
     row_bytes = slots * beam_size + 3 * 4 * slots + 4 * beam_size * vocab_size
     outputs = _cache_bytes(model, sizes.rows, beam_size, sizes.max_capacity)
     sources = _cache_bytes(model, sizes.rows, 1, sizes.source_length)

@@ -1,7 +1,7 @@
-"""Keep a group of rows of a search: the sentence in each row, and the arrays of all rows.
+"""Manage a group of rows of a search: the sentence in each row, and the arrays of all rows.
 
-`decoding.scheduler` fills groups from a fixed list of sentences. `decoding.open_search` fills them
-with sentences that arrive at any time.
+`decoding.scheduler` fills groups from a list of sentences; `decoding.open_search` fills them with
+sentences that arrive at any time.
 """
 
 import threading
@@ -94,7 +94,7 @@ class RowGroup:
           max_live: the search stops once at most this many sentences are live.
 
         Returns:
-          The state of the rows, which the device may still be computing.
+          The state of the rows, for `collect`.
         """
         rows, sentences = self._assign(arrivals)
         arrays = self._arrival_arrays(rows, sentences, self.sizes.max_arrivals)

@@ -1,10 +1,9 @@
 """Decode sentences by continuous batching: when a sentence has ended, the next takes its row.
 
-Waiting for the last sentence of a batch would waste half of the work. The search stops when some
-rows are free, and the next call admits sentences (iteration-level scheduling: Yu et al. 2022,
-"Orca"), the longest first. The arrays shrink once the long sentences have ended, and grow if an
-output is much longer than its source. Array lengths are powers of two, so that a corpus needs only
-a few programs.
+The search stops when some rows are free, and the next call admits sentences, longest first
+(iteration-level scheduling: Yu et al. 2022, "Orca"). Waiting for the last sentence of a batch would
+waste half of the work. The arrays shrink once the long sentences have ended, and grow for long
+outputs. Array lengths are powers of two, so that a corpus needs few programs.
 
 The rows form two groups: the device computes one while the host prepares the other. On a CPU, the
 second group uses idle cores.
@@ -91,7 +90,7 @@ def decode(
 
 
 def plan(lengths: Sequence[int], decoding: DecodingConfig, mesh: Mesh) -> list[programs.Sizes]:
-    """Plan the sizes of the arrays with which each sentence is decoded.
+    """Plan the array sizes with which each sentence is decoded.
 
     Args:
       lengths: source lengths in tokens, longest first.
@@ -116,7 +115,7 @@ def plan(lengths: Sequence[int], decoding: DecodingConfig, mesh: Mesh) -> list[p
     for source_length, count in Counter(buckets).items():
         max_rows = _num_rows(source_length, decoding)
         rows = max_rows // num_groups(max_rows, mesh)
-        # Compiling would cost a few sentences more than using the sizes of longer sentences.
+        # A few sentences use the program for longer sentences: compiling another takes longer.
         if not planned or count >= _MIN_ROUNDS * rows:
             planned += [sizes(source_length, rows, -(-rows // 4))] * count
         else:
@@ -134,7 +133,7 @@ def length_bucket(length: int) -> int:
 
 
 def num_groups(num_rows: int, mesh: Mesh) -> int:
-    """Return the number of groups into which the rows of a search are split, 1 or 2."""
+    """Return the number of groups into which rows are split."""
     # A program on several devices waits for all of them. Two such programs could deadlock.
     return 2 if mesh.size == 1 and num_rows > 1 else 1
 
@@ -144,10 +143,10 @@ def _decode_group(
     queue: deque[tuple[int, programs.Sizes]],
     sentences: Sequence[row_group.Sentence],
 ) -> Iterator[list[tuple[int, hypotheses.SearchResult]]]:
-    """Decode sentences from a queue, which groups share, and yield their indices and hypotheses.
+    """Decode sentences from a queue; yield indices and hypotheses after each call of the program.
 
     Args:
-      queue: the index and the planned sizes of each sentence.
+      queue: the index and the planned sizes of each sentence; all groups share the queue.
     """
     if not queue:
         return
@@ -185,6 +184,6 @@ def _max_live(sizes: programs.Sizes, num_free: int, num_waiting: int) -> int:
     """Return the number of live sentences at which the search stops."""
     if not num_waiting:
         return 0
-    if num_free >= sizes.max_arrivals:  # another launch can admit a full batch
+    if num_free >= sizes.max_arrivals:  # stop at once, to admit more sentences
         return sizes.rows
     return sizes.rows - min(sizes.max_arrivals, num_waiting)

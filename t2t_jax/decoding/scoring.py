@@ -50,9 +50,6 @@ def score(
       targets: a translation of each source line.
       first_line: number of the first line, for error messages.
 
-    Returns:
-      A score for each pair, which does not depend on other pairs.
-
     Raises:
       TypeError: an argument is of the wrong type.
       UserError: the model does not translate or has diverged, the numbers of lines differ, or a
@@ -90,8 +87,7 @@ def compute_rows(
 ) -> Iterator[tuple[int, Float32[np.ndarray, "t *width"]]]:
     """Run a program on padded batches of lines; yield the index and the output row of each line.
 
-    The longest lines come first, so that out-of-memory errors occur early. Shapes come from length
-    buckets, so that a corpus needs few compilations.
+    The longest lines come first, so that out-of-memory errors occur early.
 
     Args:
       sides: token ids of each line, for each input array of the program, such as source and target.

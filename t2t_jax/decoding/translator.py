@@ -52,12 +52,11 @@ class Translator:
     Attributes are read-only, because compiled programs and prepared parameters depend on them.
 
     Attributes:
-      config: the config of the run, or of an ensemble's first model; `config.decoding` holds the
-        default search settings.
+      config: the config of the run, or of an ensemble's first model.
       vocabulary: the shared subword vocabulary.
       model: a `DecodingModel`, or a `ScoringModel` for an encoder-only network.
-      mesh: the devices of `params`, which share the rows of a batch. If they belong to several
-        processes, all processes must translate the same lines at the same time.
+      mesh: the devices of `params`. If they belong to several processes, all processes must
+        translate the same lines at the same time.
       longest_sentence: the most tokens that every model has positions for.
       steps: training steps of the averaged checkpoints or moving averages of all models, if known.
       ema_decays: decays of the moving averages in `params`, by model.
@@ -76,8 +75,7 @@ class Translator:
         """Create a translator, and put its parameters on a device.
 
         Args:
-          others: configs and parameters of more models with this vocabulary. The ensemble averages
-            the models' token distributions.
+          others: more models of an ensemble, which averages token distributions.
         """
         self.config = config
         self.vocabulary = vocabulary
@@ -115,8 +113,8 @@ class Translator:
     def params(self) -> Parameters:
         """Return the parameters in the form of training, on the devices.
 
-        Do not change these dictionaries. Change a copy, `jax.tree.map(lambda x: x, params)`, and
-        pass it to `with_params`.
+        Do not change the dictionaries: change a copy, `jax.tree.map(lambda x: x, params)`, and pass
+        it to `with_params`.
 
         Raises:
           UserError: the dictionaries were changed in place.
@@ -136,8 +134,8 @@ class Translator:
         `steps` and `ema_decays` of the new translator are empty.
 
         Args:
-          params: dictionaries of arrays with the paths, shapes and dtypes of `self.params`. The
-            translator copies NumPy arrays and puts the parameters on the devices of `self.params`.
+          params: arrays with the paths, shapes and dtypes of `self.params`; later changes of the
+            dictionaries or of NumPy arrays have no effect.
 
         Raises:
           UserError: a parameter is missing, unknown, or has another shape or dtype.
@@ -157,11 +155,7 @@ class Translator:
         return self.replaced(**state, steps=(), ema_decays=())
 
     def replaced(self, **attributes: object) -> "Translator":
-        """Return a copy with replaced attributes, which must fit the remaining attributes.
-
-        Args:
-          attributes: values by attribute name.
-        """
+        """Return a copy with replaced attributes, which must fit the remaining attributes."""
         translator = copy.copy(self)
         vars(translator).update(attributes)
         return translator
@@ -203,8 +197,8 @@ class Translator:
         Only multilingual models, which mark languages with tags, have several pairs.
 
         Args:
-          source: the source language; None keeps the language.
-          target: the target language; None keeps the language.
+          source: the source language; None keeps it.
+          target: the target language; None keeps it.
 
         Raises:
           UserError: the model does not have the language.
@@ -240,22 +234,19 @@ class Translator:
         first_line: int = 1,
         **overrides: Any,
     ) -> list[list[Hypothesis]]:
-        """Return the best translations of each line.
-
-        The result of a line depends on the line, its prefix and, for sampling, its line number, but
-        not on other lines.
+        """Return the best translations of each line, which do not depend on other lines.
 
         Args:
           lines: sentences; a line break counts as a space. A blank line has one empty translation
-            with probability 1. `decoding.long_lines` says what happens to a line with more subwords
-            than `max_source_length`.
+            with probability 1. The config field `decoding.long_lines` decides about lines with more
+            than `max_source_length` subwords.
           num_best: translations per line, at most the beam size. They differ in tokens, but two may
             have the same text.
           prefixes: for each line, the text with which its translation must begin, or "". The
             translation may continue the prefix's last word, and `log_prob` includes the prefix. In
             a split line, only the first part has the prefix.
           seed: seed of sampling (`temperature` above 0), below 2**32.
-          first_line: number of the first line, for sampling and error messages.
+          first_line: number of the first line. Samples depend on line numbers.
           overrides: new values of fields of `DecodingConfig`.
 
         Returns:
@@ -357,8 +348,8 @@ class Translator:
         """Search for the outputs of sentences.
 
         Args:
-          sentences: the sentences, with limits of at most their length plus
-            `decoding.max_extra_length`. The default prefix is the vocabulary's `target_begin`.
+          sentences: sentences with limits of at most their length plus `max_extra_length`. The
+            default prefix is the vocabulary's `target_begin`.
 
         Yields:
           The index of each sentence, in any order, and its hypotheses.

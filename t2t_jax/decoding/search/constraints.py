@@ -1,10 +1,7 @@
 """Constrain which tokens may follow a hypothesis, for every search strategy.
 
-Log-probabilities are normalized over the whole vocabulary. A constraint therefore changes which
-translation wins, but not the probability of a translation.
-
-An automaton, built for a vocabulary, recognizes forbidden phrases. It reads a hypothesis token by
-token, and its states are positions within the phrases.
+A constraint changes which translation wins, but not the log-probability of a translation, which is
+normalized over the whole vocabulary.
 """
 
 from dataclasses import dataclass, field
@@ -18,9 +15,10 @@ from .hypotheses import IMPOSSIBLE, Hypotheses, SearchState
 
 
 class Phrases(NamedTuple):
-    """An automaton that finds the tokens that would complete a forbidden phrase.
+    """An automaton that reads a hypothesis, to find tokens that would complete a forbidden phrase.
 
-    A hypothesis can be in several states at once, or in none. Padding edges have token -1.
+    Its states are positions within the phrases. A hypothesis can be in several states at once.
+    Padding edges have token -1.
     """
 
     initial: Bool[Any, " states"]
@@ -45,8 +43,8 @@ class Constraints:
       forbidden: whether each token of the vocabulary is forbidden.
       phrases: the automaton of the forbidden phrases.
       no_repeat_ngram_size: the n of n-grams that occur at most once in a hypothesis.
-      prompt_length: number of tokens at the start of each prefix that are given to the model, such
-        as a language tag; they have probability 1.
+      prompt_length: number of tokens at the start of each prefix that get probability 1, such as a
+        language tag.
     """
 
     min_length: Int32[Any, ""] | None = None
@@ -60,8 +58,7 @@ class Constraints:
     ) -> Float32[Array, "b k v"]:
         """Set the logits of the tokens that may not follow each live hypothesis to -inf.
 
-        Within a prefix, only the next prefix token is allowed, whatever other constraints say. If
-        they allow no token, the end-of-sentence token is allowed.
+        A prefix overrides the other constraints. If these allow no token, the sentence must end.
         """
         is_constrained = jax.tree.leaves(self) or self.no_repeat_ngram_size
         prefixes = state.rows.prefixes
@@ -95,18 +92,14 @@ class Constraints:
         return jnp.where(is_possible, logits, IMPOSSIBLE)
 
     def initial_states(self, shape: tuple[int, ...]) -> Bool[Array, "b k states"] | None:
-        """Return the automaton's states before the first token; None without an automaton.
-
-        Args:
-          shape: (batch size, beam size).
-        """
+        """Return the automaton's states before the first token, for a shape (batch, beam)."""
         if self.phrases is None:
             return None
         initial = jnp.asarray(self.phrases.initial)
         return jnp.broadcast_to(initial, (*shape, *initial.shape))
 
     def advance_automaton(self, live: Hypotheses) -> Hypotheses:
-        """Advance each hypothesis's automaton states by its last token."""
+        """Advance the automaton by the last token of each hypothesis."""
         phrases, states = self.phrases, live.phrase_states
         if phrases is None or states is None:
             return live
@@ -120,7 +113,7 @@ UNCONSTRAINED = Constraints()
 
 
 def _disallow(allowed: Bool[Array, "b k v"], tokens: Int[Array, "b k n"]) -> Bool[Array, "b k v"]:
-    """Disallow tokens for each hypothesis; ignore ids beyond the vocabulary."""
+    """Disallow tokens of each hypothesis, ignoring ids beyond the vocabulary."""
     rows, slots = (jnp.arange(n) for n in allowed.shape[:2])
     return allowed.at[rows[:, None, None], slots[:, None], tokens].set(False, mode="drop")
 
@@ -132,9 +125,9 @@ def _repeated_ngrams(state: SearchState, size: int) -> Int32[Array, "b k n"]:
     # Newest token first: [batch, beam, steps ago]
     tokens = state.rows.live.tokens[:, :, (state.clock - 1 - steps_ago) % capacity]
     is_generated = (steps_ago < state.positions[:, None])[:, None]
-    num_ngrams = max(0, capacity - size + 1)  # one ends at each step before the newest
-    # Generating the last token of an n-gram again repeats the n-gram, if its other tokens equal
-    # the newest tokens of the hypothesis.
+    num_ngrams = max(0, capacity - size + 1)
+    # The last token of an n-gram would repeat the n-gram, if the tokens before it equal the newest
+    # tokens of the hypothesis.
     is_repeat = is_generated[..., size - 1 :]
     for j in range(size - 1):
         is_repeat &= tokens[..., j + 1 : j + 1 + num_ngrams] == tokens[..., j : j + 1]

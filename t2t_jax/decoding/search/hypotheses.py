@@ -82,12 +82,12 @@ class SearchState(NamedTuple):
 
     @property
     def capacity(self) -> int:
-        """Return the ring buffer's size t in steps."""
+        """Return the size t of the ring buffer."""
         return self.rows.live.tokens.shape[-1]
 
     @property
     def ring_index(self) -> Int32[Array, ""]:
-        """Return the index in the ring buffer at which the next step writes."""
+        """Return the ring-buffer index at which the next step writes."""
         return self.clock % self.capacity
 
     @property
@@ -119,10 +119,9 @@ def add_finished(
     alpha: float,
     offset: float = WU_OFFSET,
 ) -> SearchResult:
-    """Add candidates to the finished hypotheses, and return the k best of each sentence.
+    """Return the k best among the finished hypotheses and the candidates that `is_finished` marks.
 
     Args:
-      is_finished: marks the candidates to add.
       lengths: number of generated tokens of each sentence's candidates.
       alpha: see `length_penalty`, also for `offset`.
     """
@@ -151,7 +150,7 @@ def scores_of(
 
 
 def is_possible(log_probs: Float32[Array, "*shape"]) -> Bool[Array, "*shape"]:
-    """Return which slots hold a hypothesis, given their log-probabilities."""
+    """Return which slots hold a hypothesis."""
     return log_probs > IMPOSSIBLE / 2
 
 

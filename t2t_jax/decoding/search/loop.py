@@ -23,7 +23,7 @@ StepFn: TypeAlias = Callable[
 `tokens` are the last tokens of the hypotheses, at `positions`; position 0 holds the
 beginning-of-sentence token. Step number `clock` writes cache entries in all k slots at index `clock
 % t` of the ring buffer. `logits` score the next tokens. `ancestry_mask[b, j, t, i]` is true if the
-entry in slot `i` at index `t` belongs to hypothesis `j`: one slot for each position so far.
+entry in slot `i` at index `t` belongs to hypothesis `j`.
 """
 
 
@@ -45,7 +45,6 @@ def begin(
       capacity: size of the ring buffer in steps, at least 1.
       bos_id: the token at position 0.
       keys: a PRNG key for each sentence, for sampling.
-      constraints: the constraints for `advance`.
       prefixes: required first tokens of each output, padded with -1.
     """
     slots = jnp.broadcast_to(jnp.arange(beam_size, dtype=jnp.int32), (*limits.shape, beam_size))
@@ -94,8 +93,8 @@ def rewind(state: SearchState, slot_axes: PyTree[int]) -> SearchState:
     beam_size = rows.live.last.shape[1]
     capacities = jax.tree.map(lambda x, axis: x.shape[axis] // beam_size, state.cache, slot_axes)
     period = math.lcm(state.capacity, *jax.tree.leaves(capacities))
-    first = jnp.where(rows.searching, rows.starts, clock).min()
-    shift = first - first % period
+    oldest = jnp.where(rows.searching, rows.starts, clock).min()
+    shift = oldest - oldest % period
     return state._replace(clock=clock - shift, rows=rows._replace(starts=rows.starts - shift))
 
 
@@ -108,21 +107,19 @@ def advance(
     max_steps: int | Int[Array, ""] | None = None,
     reductions: Reductions = PLAIN,
 ) -> SearchState:
-    """Search until few sentences are live, or until a sentence fills the ring buffer.
-
-    If the ring buffer is full, call `resize` next.
+    """Search until few sentences are live, or a sentence fills the ring buffer: then `resize` it.
 
     Args:
       max_live: stop once at most this many sentences are live.
       constraints: the constraints passed to `begin`.
       max_steps: the most steps to compute; None sets no limit.
     """
-    first = state.clock
+    start = state.clock
 
     def should_continue(state: SearchState) -> Bool[Array, ""]:
         is_full = state.rows.searching & (state.positions >= state.capacity)
         has_work = (jnp.sum(state.rows.searching) > max_live) & ~jnp.any(is_full)
-        return has_work if max_steps is None else has_work & (state.clock - first < max_steps)
+        return has_work if max_steps is None else has_work & (state.clock - start < max_steps)
 
     def extend(state: SearchState) -> SearchState:
         rows, ring_index, live = state.rows, state.ring_index, state.rows.live
@@ -148,10 +145,10 @@ def advance(
 
 
 def results(strategy: Strategy, state: SearchState, pad_id: int = 0) -> SearchResult:
-    """Return the k best hypotheses of each sentence so far; they are final once its search ends.
+    """Return the k best finished hypotheses of each sentence.
 
-    A sentence without finished hypotheses gets its live ones, scored as if their length were the
-    limit.
+    If no hypothesis of a sentence is finished, return its live hypotheses, scored as if their
+    length were the limit.
     """
     rows = state.rows
     none_finished = ~hypotheses.is_possible(rows.finished.scores[:, :1])
@@ -171,9 +168,9 @@ def resize(
     """Change the number of rows and the size of the ring buffers.
 
     Args:
-      state: the searches; every position must be below `capacity`.
+      state: searches whose positions are below `capacity`.
       num_rows: the new number of rows. New rows are free; the last rows are cut.
-      capacity: the new size of the ring buffer in steps; the newest steps stay.
+      capacity: the new size of the ring buffer; the newest steps stay.
       empty_cache: the shapes of a cache of the new sizes; its ring buffers may be shorter.
       slot_axes: the slot axis of each array of the cache; see `StepCache`.
     """
@@ -191,9 +188,9 @@ def resize(
         live=rows.live._replace(tokens=fit(rows.live.tokens), ancestry=fit(rows.live.ancestry)),
         finished=rows.finished._replace(tokens=fit(rows.finished.tokens)),
     )
-    existing = jnp.arange(num_rows) < len(rows.searching)
+    is_old_row = jnp.arange(num_rows) < len(rows.searching)
     rows, cache = resize_rows((rows, cache), num_rows)
-    return SearchState(clock, rows._replace(searching=rows.searching & existing), cache)
+    return SearchState(clock, rows._replace(searching=rows.searching & is_old_row), cache)
 
 
 def _resize_ring(x: Array, clock: Int32[Array, ""], slots: int, capacity: int, axis: int) -> Array:
@@ -201,7 +198,6 @@ def _resize_ring(x: Array, clock: Int32[Array, ""], slots: int, capacity: int, a
 
     Args:
       slots: number of entries per step.
-      capacity: size of the new ring buffer in steps.
     """
     size = x.shape[axis] // slots
     oldest_first = jnp.roll(x, -(clock % size) * slots, axis)
@@ -228,11 +224,10 @@ def search(
     pad_id: int = 0,
     constraints: Constraints = UNCONSTRAINED,
 ) -> SearchResult:
-    """Search for all sentences of a batch until every search has ended.
+    """Run the searches of a batch until all have ended, and return their results.
 
     Args:
       state: searches from `begin`, with capacity for the limit of each sentence.
-      pad_id: the token after the end of a sentence.
       constraints: the constraints passed to `begin`.
     """
     return results(strategy, advance(strategy, step, state, constraints=constraints), pad_id)
@@ -243,5 +238,5 @@ def _ancestry_mask(
 ) -> Bool[Array, "b k t k"]:
     _, beam_size, capacity = ancestry.shape
     steps_ago = (ring_index - jnp.arange(capacity)) % capacity
-    is_valid = steps_ago <= positions[:, None]  # [b, t], false for the previous sentence
+    is_valid = steps_ago <= positions[:, None]  # [b, t], false before the sentence's start
     return jax.nn.one_hot(ancestry, beam_size, dtype=jnp.bool_) & is_valid[:, None, :, None]

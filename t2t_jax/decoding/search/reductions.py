@@ -12,15 +12,14 @@ from jaxtyping import Array, Float32, Int32
 def top_k(
     x: Float32[Array, "*rows n"], k: int
 ) -> tuple[Float32[Array, "*rows {k}"], Int32[Array, "*rows {k}"]]:
-    """Find the k greatest values of each row, as `jax.lax.top_k` does, but faster on CPUs.
-
-    Long rows take at most a third of the time. A row is cut into blocks. The k greatest values are
-    in the k blocks with the greatest maxima, so one pass finds the few values to sort.
+    """Compute `jax.lax.top_k`, on CPUs in at most a third of its time for long rows.
 
     Returns:
-      The values of each row in descending order, and their indices; k is at most n. Of equal
-      values, the one with the lower index comes first.
+      The k greatest values of each row in descending order, and their indices. Of equal values,
+      the one with the lower index comes first.
     """
+    # The k greatest values are in the k blocks with the greatest maxima, so one pass over the row
+    # finds the few values to sort.
     length = x.shape[-1]
     size = 1 << round(math.log2(length / k) / 2)  # as many maxima as values in the k blocks
     num_blocks = length // size

@@ -67,14 +67,13 @@ class Greedy:
 class Sampling(Greedy):
     """Sample tokens from the model's distribution, after temperature, top-k and top-p.
 
-    A sentence with the same key gets the same sample in any batch. Log-probabilities are those
-    before temperature, top-k and top-p.
+    The log-probabilities of hypotheses are the model's, without temperature, top-k and top-p.
 
     Attributes:
       temperature: positive divisor of the logits.
-      top_k: sample from the `top_k` most probable tokens; 0 means all tokens.
-      top_p: sample from the fewest most probable tokens whose total probability, after temperature
-        and top-k, is at least `top_p`.
+      top_k: number of most probable tokens to sample from; 0 means all tokens.
+      top_p: sample from the fewest most probable tokens with this total probability, after
+        temperature and top-k.
     """
 
     temperature: float = 1.0
@@ -83,7 +82,7 @@ class Sampling(Greedy):
     needs_keys: bool = field(default=True, init=False)
 
     def __post_init__(self) -> None:
-        """Check that the settings leave tokens to sample from."""
+        """Check that there are tokens to sample from."""
         if self.temperature <= 0 or self.top_k < 0 or not 0 < self.top_p <= 1:
             raise ValueError(f"there is no distribution for {self}")
 
@@ -123,11 +122,10 @@ class BeamSearch:
       eos_id: the end-of-sentence token.
       beam_size: the number of hypotheses k.
       alpha: exponent of `length_penalty`, at least 0 (the paper: 0.6).
-      num_best: the number of exact results. The search may stop before it finds the best results
-        after these.
+      num_best: number of exact results. Lower-ranked results may not be the best ones.
       transformers_rule: rank and stop like the Transformers library. Scores divide by `length **
         alpha`. Only the k best continuations can finish; at the limit, they all do. A sentence
-        stops once k hypotheses are finished, and no live one scores higher at its current length.
+        stops once no live hypothesis, at its current length, beats the worst of k finished ones.
     """
 
     eos_id: int
@@ -143,7 +141,7 @@ class BeamSearch:
         return 0.0 if self.transformers_rule else hypotheses.WU_OFFSET
 
     def __post_init__(self) -> None:
-        """Check that the settings suit the search."""
+        """Check the settings."""
         # With alpha < 0, the score would not be highest at the limit, as `extend` assumes.
         if not 1 <= self.num_best <= self.beam_size or self.alpha < 0:
             raise ValueError(f"cannot search with {self}")
@@ -179,11 +177,9 @@ Strategy: TypeAlias = Greedy | Sampling | BeamSearch
 
 
 def _nucleus(logits: Float32[Array, "b v"], top_p: float) -> Bool[Array, "b v"]:
-    """Mark the fewest most probable tokens whose total probability is at least `top_p`.
-
-    A bitwise search for the lowest marked probability is faster than sorting: non-negative floats
-    are ordered like their bit patterns.
-    """
+    """Mark the fewest most probable tokens whose total probability is at least `top_p`."""
+    # Sorting can take longer than the model. A bitwise search finds the lowest marked probability,
+    # as non-negative floats are ordered like their bit patterns.
     probabilities = jax.nn.softmax(logits)
     bits = jax.lax.bitcast_convert_type(probabilities, jnp.int32)
 
@@ -202,10 +198,8 @@ def _nucleus(logits: Float32[Array, "b v"], top_p: float) -> Bool[Array, "b v"]:
 
 
 def _expand(state: SearchState, logits: NextLogits) -> Hypotheses:
-    """Extend the live hypotheses by one token, and return the 2k best candidates.
-
-    At most k of them end, one for each live hypothesis, so at least k stay live.
-    """
+    """Extend the live hypotheses by one token, and return the 2k best candidates."""
+    # At most k candidates end, one for each live hypothesis, so at least k of them stay live.
     live = state.rows.live
     batch_size, beam_size, vocab_size = logits.allowed.shape
     width = min(2 * beam_size, vocab_size)
