@@ -1,4 +1,4 @@
-"""Public corpora: text from their archives, with the command that fetches it, and TFDS."""
+"""Download public corpora as text files, and read data sets of TensorFlow Datasets."""
 
 from t2t_jax.plugins import Plugin
 

@@ -1,9 +1,8 @@
-"""The public corpora that `t2t-jax data` prepares: their archives, their texts and their cleaning.
+"""List the archives, texts and cleaning rules of the public corpora that `t2t-jax data` prepares.
 
-Sizes and SHA-256 sums of archives are those that tensorflow-datasets has for the same files
-(`tensorflow_datasets/url_checksums`), the sums of Multi30k were computed from the files in its
-repository. The test sets of WMT, with MD5 sums, are those of sacreBLEU's own table. No sum is
-published for IWSLT 2014.
+Archive sizes and SHA-256 sums come from tensorflow-datasets (`tensorflow_datasets/url_checksums`).
+The sums of Multi30k were computed from its repository. WMT test sets and their MD5 sums come from
+sacreBLEU. IWSLT 2014 has no published sums.
 """
 
 from collections.abc import Mapping
@@ -13,20 +12,20 @@ from typing import Any, Literal, TypeAlias
 from t2t_jax.errors import UserError, did_you_mean, needs_extra, quote
 
 Fault: TypeAlias = Literal["empty", "too long", "ratio"]
-"""The reason why a pair is left out: a side is empty, too long, or much longer than the other."""
+"""The reason to leave out a pair: an empty side, a long side, or sides of unequal length."""
 
 
 @dataclass(frozen=True)
 class Cleaning:
-    """Limits on the sentences of a pair, whose words are counted between spaces."""
+    """Limits on sentence pairs, in words separated by spaces."""
 
     max_words: int | None = None
-    """The most words of each side; None means no limit."""
+    """The maximum number of words per side; None means no limit."""
     max_ratio: float | None = None
-    """The most words of one side for each word of the other; None means no limit."""
+    """The maximum ratio of the lengths of the two sides; None means no limit."""
 
     def fault(self, source: str, target: str) -> Fault | None:
-        """Return why a sentence is left out with its translation; None if both are kept."""
+        """Return the reason to leave out a sentence pair, or None to keep the pair."""
         words = len(source.split()), len(target.split())
         if not all(words):
             return "empty"
@@ -38,7 +37,7 @@ class Cleaning:
 
 
 _WMT_LICENCE = (
-    "The WMT shared task releases its data for research; each archive states the terms of its own."
+    "The WMT shared task releases its data for research; each archive states its own terms."
 )
 _NOT_CLEANED = (
     "not cleaned, as in tensor2tensor; the paper names no cleaning. Pairs with an empty side are "
@@ -48,49 +47,49 @@ _NOT_CLEANED = (
 
 @dataclass(frozen=True)
 class Archive:
-    """A file that is published on a server."""
+    """A published file of a corpus."""
 
     url: str
-    """The address at which the archive is published."""
+    """The URL of the archive."""
     size: int | None = None
-    """The size of the archive in bytes; None if it is not known."""
+    """The size of the archive in bytes, or None if unknown."""
     digest: str | None = None
-    """`sha256:` or `md5:` and the sum of its content in hexadecimal digits. None if it is not
-    known: the archive must then be a gzip file, which ends in a checksum."""
+    """The checksum, such as `sha256:` and hexadecimal digits, or None if unknown. Without it, the
+    archive must be a gzip file, which ends in a checksum."""
     saved_as: str = ""
-    """The archive's name among those of a corpus; empty means the last part of the URL."""
+    """The file name on disk; empty means the last part of the URL."""
 
     @property
     def name(self) -> str:
-        """Return the name of the file on disk, and on a mirror."""
+        """Return the file name of the archive on disk and on a mirror."""
         return self.saved_as or self.url.rpartition("/")[2]
 
 
 @dataclass(frozen=True)
 class Text:
-    """One side of a part of a corpus: a text in an archive."""
+    """A text in an archive: one side of some sentence pairs."""
 
     archive: Archive
     """The archive that holds the text."""
     member: str = ""
-    """The path of the text in the tar archive; empty if the archive is the text, packed by gzip."""
+    """The path of the text in the tar archive; empty if the archive is the text, with gzip."""
     language: str = ""
-    """The language to read from a translation memory (TMX), which holds both sides."""
+    """The language to read from a translation memory (TMX), which holds several languages."""
 
     @property
     def name(self) -> str:
-        """Return the name of the text in errors."""
+        """Return the name of the text for error messages."""
         return f"{self.archive.name}:{self.member}" if self.member else self.archive.name
 
     @property
     def label(self) -> str:
-        """Return the name of the text with its language, if the archive has several."""
+        """Return the name of the text, with the language if it is set."""
         return self.name + (f" ({self.language})" if self.language else "")
 
 
 @dataclass(frozen=True)
 class ParallelTexts:
-    """Sentence pairs in two texts: line n of one translates line n of the other."""
+    """Two aligned texts: line n of the target translates line n of the source."""
 
     source: Text
     target: Text
@@ -98,32 +97,32 @@ class ParallelTexts:
 
 @dataclass(frozen=True)
 class PublicCorpus:
-    """A public corpus of sentence pairs, in its usual splits."""
+    """A public corpus of sentence pairs with its standard splits."""
 
     about: str
-    """A description of the corpus, and of who prepared it in this way."""
+    """A description of the corpus and its splits."""
     languages: tuple[str, str]
     """The codes of the source and the target language."""
     train: tuple[ParallelTexts, ...]
-    """Parts of the training set, one after the other."""
+    """The parts of the training set, in order."""
     test_sets: Mapping[str, str | tuple[ParallelTexts, ...]]
-    """Dev, test and further test sets, never cleaned: parts, or sacreBLEU's name of the set."""
+    """Dev and test sets, which are never cleaned: their parts, or a sacreBLEU test set name."""
     cleaning: Cleaning = field(default_factory=Cleaning)
-    """The limits by which pairs of the training set are left out."""
+    """The limits on training pairs."""
     cleaned_by: str = _NOT_CLEANED
-    """The source of the limits, or the reason why there are none."""
+    """The source of the limits, or the reason for no limits."""
     licence: str = _WMT_LICENCE
-    """The terms under which its makers allow its use."""
+    """The terms of use."""
     every_nth_is_dev: int | None = None
-    """The number n if every nth kept training pair belongs to dev instead; None if none does."""
+    """If set to n, every nth training pair that is kept moves to dev."""
 
     @property
     def evaluation(self) -> dict[str, tuple[ParallelTexts, ...]]:
-        """Return the parts of each of the test sets."""
+        """Return the parts of each dev and test set."""
         pair = "-".join(self.languages)
         return {
-            split: _wmt_test_set(found, pair) if isinstance(found, str) else found
-            for split, found in self.test_sets.items()
+            split: _wmt_test_set(parts, pair) if isinstance(parts, str) else parts
+            for split, parts in self.test_sets.items()
         }
 
 
@@ -142,7 +141,7 @@ def _wmt_test_set(test_set: str, pair: str) -> tuple[ParallelTexts]:
 def _members(
     archive: Archive, stem: str, source: str, target: str, ending: str = ""
 ) -> ParallelTexts:
-    """Return a part whose two files have the same name except for their languages."""
+    """Return a part whose two files differ only in the language code of their names."""
     return ParallelTexts(*(Text(archive, f"{stem}.{side}{ending}") for side in (source, target)))
 
 
@@ -198,10 +197,10 @@ _MULTI30K = {
 
 def _multi30k(stem: str) -> ParallelTexts:
     """Return a part of Multi30k, which has a gzip file for each language."""
-    place = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw"
+    url = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw"
 
     def text(name: str) -> Text:
-        return Text(Archive(f"{place}/{name}.gz", digest=f"sha256:{_MULTI30K[name]}"))
+        return Text(Archive(f"{url}/{name}.gz", digest=f"sha256:{_MULTI30K[name]}"))
 
     return ParallelTexts(text(f"{stem}.en"), text(f"{stem}.de"))
 
@@ -278,7 +277,7 @@ CORPORA: tuple[str, ...] = tuple(_CORPORA)
 
 
 def public_corpus(name: str) -> PublicCorpus:
-    """Return the public corpus of a name."""
+    """Look up a public corpus by name."""
     if name not in _CORPORA:
         hint = did_you_mean(name, CORPORA, f"choose {', '.join(CORPORA)}")
         raise UserError(f"there is no public corpus {quote(name)}; {hint}")

@@ -46,12 +46,12 @@ class DataCommand:
         from t2t_jax.extras.corpora.transfer import fetch_archive
 
         if self.max_words is not None and self.max_words < 1:
-            raise UserError(f"--max-words={self.max_words} would leave nothing; give 1 or more")
+            raise UserError(f"--max-words={self.max_words} would leave no pairs; give 1 or more")
         if self.max_ratio is not None and not 1 <= self.max_ratio < math.inf:
-            raise UserError(f"--max-ratio={self.max_ratio} is no limit; give 1 or more")
+            raise UserError(f"--max-ratio={self.max_ratio} is invalid; give 1 or more")
         check_local(self.directory)
-        own = self.max_words is not None or self.max_ratio is not None
-        cleaning = Cleaning(self.max_words, self.max_ratio) if own else None
+        is_custom = self.max_words is not None or self.max_ratio is not None
+        cleaning = Cleaning(self.max_words, self.max_ratio) if is_custom else None
         columns = "{task.description}", BarColumn(), DownloadColumn(), TransferSpeedColumn()
         with progress(*columns) as bars:
 
@@ -63,12 +63,11 @@ class DataCommand:
 
             counts = prepare_corpus(self.name, self.directory, fetch_visibly, cleaning)
         table = grid("split", "pairs", "source words", "target words", "left out")
-        for split, of in counts.items():
-            figures = (f"{n:,}" for n in (of.pairs, of.source_words, of.target_words))
-            table.add_row(split, *figures, of.reasons)
+        for split, size in counts.items():
+            figures = (f"{n:,}" for n in (size.pairs, size.source_words, size.target_words))
+            table.add_row(split, *figures, size.reasons)
         print_result(table)
-        # With other limits, it is no longer the standard corpus of this name.
-        print_result(
-            f"train on it with --data.corpus {'text' if own else self.name}:{self.directory}"
-        )
+        # With custom limits, the files are not the standard corpus of this name.
+        scheme = "text" if is_custom else self.name
+        print_result(f"train on it with --data.corpus {scheme}:{self.directory}")
         return 0

@@ -1,9 +1,9 @@
-"""A public corpus as a directory of text files, which `text:DIR` names in a config.
+"""Write a public corpus as a directory of text files.
 
-DIR/archives/        the archives as published; they may be removed afterwards
-DIR/train.en ...     one file for each split and language
-DIR/corpus.json      which corpus it is, its settings, and what each split has; written last
-DIR/SOURCES.md       the same for readers, with the archives' addresses and sums
+DIR/archives/        the downloaded archives, which may be removed afterwards
+DIR/train.en ...     one file per split and language
+DIR/corpus.json      the name, cleaning and counts of the corpus, written last
+DIR/SOURCES.md       a description for readers, with URLs and checksums of the archives
 """
 
 import json
@@ -28,26 +28,26 @@ from t2t_jax.system import atomic_file, bucket, records, regular_file
 from t2t_jax.system.sums import digest_of
 
 _MANIFEST, _SOURCES, _ARCHIVES = "corpus.json", "SOURCES.md", "archives"
-_BEGIN_AGAIN = "remove it and the texts beside it"  # without it, nobody knows whose they are
+_BEGIN_AGAIN = "remove it and the texts beside it"  # whose corpus would be unknown
 
 
 @dataclass
 class Counts:
-    """The pairs of a split: those that were written, and those that were left out."""
+    """The numbers of pairs and words in a split."""
 
     pairs: int
     source_words: int
     target_words: int
     left_out: dict[str, int] = field(default_factory=dict)
-    """The number of pairs left out for each `cleaning.Fault`."""
+    """The number of pairs left out, by `catalogue.Fault`."""
 
     @property
     def reasons(self) -> str:
-        """Return how many pairs were left out, and why; empty if none was."""
-        return ", ".join(f"{why}: {number:,}" for why, number in self.left_out.items())
+        """Return a text with the number of pairs left out for each reason."""
+        return ", ".join(f"{reason}: {count:,}" for reason, count in self.left_out.items())
 
     def add(self, source: str, target: str) -> None:
-        """Count a pair that is written."""
+        """Count a sentence pair that is kept."""
         self.pairs += 1
         self.source_words += len(source.split())
         self.target_words += len(target.split())
@@ -62,18 +62,16 @@ def prepare_corpus(
     fetch: Callable[[catalogue.Archive, Path], Path],
     cleaning: catalogue.Cleaning | None = None,
 ) -> dict[str, Counts]:
-    """Download the archives of a public corpus and write its splits as text.
+    """Download the archives of a public corpus and write its splits as text files.
 
-    Existing archives, or a complete corpus, are reused. Each file takes its name once it is
-    complete.
+    Existing archives and complete corpora are reused. Files are written atomically.
 
     Args:
-      fetch: downloads an archive into a directory and returns its path; see
-        `transfer.fetch_archive`.
-      cleaning: the rule for leaving out training pairs; None means the catalogue's.
+      fetch: downloads an archive into a directory and returns its path.
+      cleaning: the limits on training pairs; None means the limits of the catalogue.
 
     Returns:
-      The counts of each split, by its name.
+      The counts of each split, keyed by its name.
     """
     corpus = public_corpus(name)
     cleaning = cleaning or corpus.cleaning
@@ -83,12 +81,12 @@ def prepare_corpus(
         archives.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise atomic_file.cannot_write(archives, error) from error
-    if done := _finished(corpus, directory, manifest):
-        return done
+    if counts := _finished(corpus, directory, manifest):
+        return counts
     _write_manifest(directory, manifest, {})
-    fetched = {archive: fetch(archive, archives) for archive in archives_of(corpus)}
+    paths = {archive: fetch(archive, archives) for archive in archives_of(corpus)}
     counts = _write_splits(corpus, directory, cleaning)
-    sums = {archive.name: _sha256(archive, path) for archive, path in fetched.items()}
+    sums = {archive.name: _sha256(archive, path) for archive, path in paths.items()}
     sources = _describe(name, corpus, cleaning, counts, sums)
     atomic_file.write_whole(directory / _SOURCES, sources.encode())
     _write_manifest(directory, manifest, counts)
@@ -96,42 +94,42 @@ def prepare_corpus(
 
 
 def pair_splits(name: str, config: DataConfig) -> dict[str, Split]:
-    """Return the splits of a public corpus, `NAME:DIR`; see `TaskFacts.corpora`."""
-    corpus, _, place = name.partition(":")
-    directory = bucket.as_path(os.path.expanduser(place))
+    """Return the splits of a public corpus, such as wmt14-en-de:DIR; see `TaskFacts.corpora`."""
+    corpus, _, path = name.partition(":")
+    directory = bucket.as_path(os.path.expanduser(path))
     check_holds(corpus, directory)
     return text_splits(directory, config.source_language, config.target_language)
 
 
 def check_holds(name: str, directory: Path) -> None:
-    """Check that a directory holds a public corpus in the default form of `prepare_corpus`."""
+    """Raise a `UserError` unless a directory holds a public corpus with its default cleaning."""
     path = directory / _MANIFEST
-    way_out = f"run t2t-jax data {name} {shlex.quote(str(directory))}"
+    advice = f"run t2t-jax data {name} {shlex.quote(str(directory))}"
     if not bucket.is_directory(directory):
-        raise UserError(f"corpus directory {directory} does not exist; {way_out}")
+        raise UserError(f"corpus directory {directory} does not exist; {advice}")
     if not path.is_file():
-        raise UserError(f"{directory} has no {_MANIFEST}, so it does not hold {name}; {way_out}")
+        raise UserError(f"{directory} has no {_MANIFEST}, so it does not hold {name}; {advice}")
     corpus = public_corpus(name)
-    manifest = records.read_object(path, _SCHEMA, f"{_BEGIN_AGAIN}, and {way_out}")
+    manifest = records.read_object(path, _SCHEMA, f"{_BEGIN_AGAIN}, and {advice}")
     if manifest["corpus"] != name:
-        raise UserError(f"{directory} holds {manifest['corpus']}, and not {name}")
+        raise UserError(f"{directory} holds {manifest['corpus']}, not {name}")
     if manifest["cleaning"] != asdict(corpus.cleaning):
         raise UserError(
-            f"{directory} holds {name} with another cleaning than is usual; name it "
-            f"text:{directory}, as scores on it are those of a corpus of your own"
+            f"{directory} holds {name} with custom cleaning, so scores are not comparable; name it "
+            f"text:{directory}"
         )
     if not manifest["splits"].keys() >= {*_splits_of(corpus)}:
-        raise UserError(f"{directory} does not hold all of {name} yet; {way_out}")
+        raise UserError(f"{directory} does not hold all of {name} yet; {advice}")
 
 
 def _sha256(archive: catalogue.Archive, path: Path) -> str:
-    """Return the SHA-256 sum of an archive: the published one, or else the file's."""
+    """Return the published SHA-256 sum of an archive, or else the sum of the file."""
     kind, _, published = (archive.digest or "").partition(":")
     return published if kind == "sha256" else digest_of(path)
 
 
 def archives_of(corpus: catalogue.PublicCorpus) -> list[catalogue.Archive]:
-    """Return the archives of a corpus, each once."""
+    """List the archives of a corpus without duplicates."""
     parts = chain(corpus.train, *corpus.evaluation.values())
     texts = (text for part in parts for text in (part.source, part.target))
     return list(dict.fromkeys(text.archive for text in texts))
@@ -140,37 +138,37 @@ def archives_of(corpus: catalogue.PublicCorpus) -> list[catalogue.Archive]:
 def _finished(
     corpus: catalogue.PublicCorpus, directory: Path, manifest: Mapping[str, object]
 ) -> dict[str, Counts]:
-    """Return the counts of each split, or none if the corpus is incomplete."""
+    """Return the counts of each split, or {} if the corpus is incomplete."""
     path = directory / _MANIFEST
     regular_file.check_regular(path)
     if not path.exists():
-        for there in sorted(directory.glob("*.*")):
-            if there.suffix[1:] in corpus.languages:
+        for text in sorted(directory.glob("*.*")):
+            if text.suffix[1:] in corpus.languages:
                 raise UserError(
-                    f"{directory} holds {there.name}, which this command has not written; name an "
+                    f"{directory} holds {text.name}, which this command has not written; name an "
                     "empty directory"
                 )
         return {}
-    found = records.read_object(path, _SCHEMA, f"{_BEGIN_AGAIN} to prepare the corpus again")
-    if found["corpus"] != manifest["corpus"]:
-        raise UserError(f"{directory} holds {found['corpus']}; name another directory")
+    record = records.read_object(path, _SCHEMA, f"{_BEGIN_AGAIN} to prepare the corpus again")
+    if record["corpus"] != manifest["corpus"]:
+        raise UserError(f"{directory} holds {record['corpus']}; name another directory")
     splits = _splits_of(corpus)
     files = [directory / f"{split}.{side}" for split in splits for side in corpus.languages]
-    is_whole = found["splits"].keys() == {*splits} and all(file.is_file() for file in files)
-    if found["cleaning"] != manifest["cleaning"] or not is_whole:
+    is_complete = record["splits"].keys() == {*splits} and all(file.is_file() for file in files)
+    if record["cleaning"] != manifest["cleaning"] or not is_complete:
         return {}
-    return msgspec.convert(found["splits"], dict[str, Counts])
+    return msgspec.convert(record["splits"], dict[str, Counts])
 
 
 def _splits_of(corpus: catalogue.PublicCorpus) -> list[str]:
-    """Return the splits that a complete corpus has."""
+    """List the splits of a complete corpus."""
     return ["train", *(["dev"] if corpus.every_nth_is_dev else []), *corpus.evaluation]
 
 
 def _write_manifest(
     directory: Path, manifest: Mapping[str, object], counts: Mapping[str, Counts]
 ) -> None:
-    splits = {split: asdict(counted) for split, counted in counts.items()}
+    splits = {split: asdict(size) for split, size in counts.items()}
     content = json.dumps({**manifest, "splits": splits}, indent=1)
     atomic_file.write_whole(directory / _MANIFEST, content.encode())
 
@@ -178,9 +176,9 @@ def _write_manifest(
 def _write_splits(
     corpus: catalogue.PublicCorpus, directory: Path, cleaning: catalogue.Cleaning
 ) -> dict[str, Counts]:
-    """Write all splits; the files take their names once all of them are complete."""
+    """Write all splits, and rename the files when all of them are complete."""
     counts = {split: Counts(0, 0, 0) for split in _splits_of(corpus)}
-    nth, kept, left_out = corpus.every_nth_is_dev, 0, counts["train"].left_out
+    nth, num_kept, left_out = corpus.every_nth_is_dev, 0, counts["train"].left_out
     with ExitStack() as stack:
         files = {
             split: [
@@ -196,8 +194,8 @@ def _write_splits(
                     if fault := cleaning.fault(*pair):
                         left_out[fault] = left_out.get(fault, 0) + 1
                         continue
-                    kept += 1
-                    split = "dev" if nth and kept % nth == 0 else "train"
+                    num_kept += 1
+                    split = "dev" if nth and num_kept % nth == 0 else "train"
                 for file, line in zip(files[split], pair, strict=True):
                     file.write(f"{line}\n".encode())
                 counts[split].add(*pair)
@@ -207,7 +205,7 @@ def _write_splits(
 def _pairs(
     parts: tuple[catalogue.ParallelTexts, ...], directory: Path
 ) -> Iterator[tuple[str, str]]:
-    """Yield the pairs of parts, one part after the other."""
+    """Yield the sentence pairs of all parts in order."""
     for part in parts:
         sides = part.source, part.target
         pairs = zip_longest(*(lines_of(side, directory / _ARCHIVES) for side in sides))
@@ -229,9 +227,9 @@ def _describe(
     sums: Mapping[str, str],
 ) -> str:
     """Return the content of SOURCES.md."""
-    of_catalogue = cleaning == corpus.cleaning
+    is_default = cleaning == corpus.cleaning
     limits = ", ".join(f"{key}={value}" for key, value in asdict(cleaning).items())
-    cleaned_by = corpus.cleaned_by if of_catalogue else f"limits given by hand: {limits}"
+    cleaned_by = corpus.cleaned_by if is_default else f"custom limits: {limits}"
     lines = [
         f"# {name}",
         "",
@@ -244,13 +242,13 @@ def _describe(
         "| split | pairs | source words | target words | left out |",
         "|---|---|---|---|---|",
     ]
-    for split, counted in counts.items():
-        figures = f"{counted.pairs:,} | {counted.source_words:,} | {counted.target_words:,}"
-        lines.append(f"| {split} | {figures} | {counted.reasons or 'none'} |")
+    for split, size in counts.items():
+        figures = f"{size.pairs:,} | {size.source_words:,} | {size.target_words:,}"
+        lines.append(f"| {split} | {figures} | {size.reasons or 'none'} |")
     lines += ["", "| archive | published at | SHA-256 |", "|---|---|---|"]
     for archive in archives_of(corpus):
-        known = "" if archive.digest else " (not known before: compare it with others)"
-        lines.append(f"| {archive.name} | {archive.url} | {sums[archive.name]}{known} |")
+        note = "" if archive.digest else " (no sum is published; compare with other downloads)"
+        lines.append(f"| {archive.name} | {archive.url} | {sums[archive.name]}{note} |")
     lines += ["", "| split | texts |", "|---|---|"]
     for split, parts in {"train": corpus.train, **corpus.evaluation}.items():
         lines += [f"| {split} | {part.source.label}, {part.target.label} |" for part in parts]

@@ -1,17 +1,13 @@
-"""Readers of the texts within archives, each in one pass and without unpacking to disk.
+"""Read texts from archives in one pass, without unpacking to disk and with bounded memory.
 
-    name of the file     format
-    *.sgm, *.xml         a test set of WMT or IWSLT: its segments, <seg id="1"> ... </seg>
-    train.tags.*         a training set of IWSLT: its lines, except those with tags, such as <url>
-    *.tmx.gz             a translation memory: the segments of one language
-    *.gz                 plain text, packed by gzip
-    others               plain text
+    file name            format
+    *.sgm, *.xml         test set of WMT or IWSLT: the segments <seg id="1"> ... </seg>
+    train.tags.*         training set of IWSLT: the lines without tags such as <url>
+    *.tmx.gz             translation memory: the segments of one language
+    *.gz                 plain text, compressed with gzip
+    other names          plain text
 
-Plain text is handed on as it is, without the ends of its lines. Runs of spaces in segments become
-single spaces, as in sacreBLEU.
-
-The memory is bounded, whatever an archive unpacks to: it holds a line or a unit of a translation
-memory, and the bytes between the members of a tar archive.
+In segments, several spaces become one space, as in sacreBLEU.
 """
 
 import gzip
@@ -29,8 +25,8 @@ from t2t_jax.data.lines import DAMAGE, Lines, blocks_of, decoded
 from t2t_jax.errors import UserError, in_one_line
 from t2t_jax.extras.corpora.catalogue import Text
 
-_MOST_HEADERS = 4 << 20  # bytes of a tar archive that are of no member
-_MOST_OF_A_UNIT = 1 << 20  # bytes of a translation memory
+_MAX_HEADERS = 4 << 20  # of a tar archive, outside its members
+_MAX_UNIT_BYTES = 1 << 20  # of a translation memory
 _GZIP = b"\x1f\x8b"
 _SEGMENT = re.compile(r"<seg[^>]*>(.*)</seg>")
 _LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
@@ -38,13 +34,13 @@ _DAMAGE = (
     *DAMAGE,
     tarfile.TarError,
     ElementTree.ParseError,
-    RecursionError,  # from a tar archive with headers of headers
-    ValueError,  # from other text in the place of a tar header's number
+    RecursionError,  # a tar archive with nested headers
+    ValueError,  # a tar header with text instead of a number
 )
 
 
 def lines_of(text: Text, directory: Path) -> Iterator[str]:
-    """Yield the sentences of one side of a part, in order, from a directory with its archive."""
+    """Yield the sentences of a text in order; `directory` holds its archive."""
     path = directory / text.archive.name
     try:
         with _opened(text, path) as file:
@@ -63,18 +59,18 @@ def lines_of(text: Text, directory: Path) -> Iterator[str]:
 @contextmanager
 def _opened(text: Text, path: Path) -> Iterator[io.BufferedIOBase]:
     with ExitStack() as files:
-        whole: io.BufferedIOBase = files.enter_context(path.open("rb"))
-        is_packed = whole.read(len(_GZIP)) == _GZIP or not text.member
-        whole.seek(0)
-        whole = files.enter_context(gzip.open(whole)) if is_packed else whole
+        stream: io.BufferedIOBase = files.enter_context(path.open("rb"))
+        is_packed = stream.read(len(_GZIP)) == _GZIP or not text.member
+        stream.seek(0)
+        stream = files.enter_context(gzip.open(stream)) if is_packed else stream
         if not text.member:
-            yield whole
+            yield stream
             return
-        # As a stream: the archive is unpacked no further than the member, and none of it is kept.
-        bounded = _Bounded(whole, _MOST_HEADERS, "it has more headers than any archive of texts")
+        # Mode "r|" unpacks the archive as a stream, only as far as the member.
+        bounded = _Bounded(stream, _MAX_HEADERS, "it has more headers than any archive of texts")
         archive: Any = files.enter_context(tarfile.open(fileobj=bounded, mode="r|"))
         while (member := archive.next()) is not None:
-            archive.members.clear()
+            archive.members.clear()  # tarfile would keep all headers in memory
             if member.issparse():
                 raise tarfile.ReadError(f"{member.name} is a file with holes")
             bounded.allowed += max(0, member.size)
@@ -87,47 +83,47 @@ def _opened(text: Text, path: Path) -> Iterator[io.BufferedIOBase]:
 
 
 class _Bounded(io.RawIOBase):
-    """A file of which only some bytes may be read; the reader allows more as it goes on."""
+    """A file with a limit on the bytes to read. The reader raises `allowed` as it proceeds."""
 
     def __init__(self, file: io.BufferedIOBase, allowed: int, refusal: str) -> None:
         self._file, self.allowed, self._refusal = file, allowed, refusal
 
     def read(self, size: int = -1) -> bytes:
-        found: bytes = self._file.read(size)
-        self.allowed -= len(found)
+        content: bytes = self._file.read(size)
+        self.allowed -= len(content)
         if self.allowed < 0:
             raise tarfile.ReadError(self._refusal)
-        return found
+        return content
 
 
 def _lines(file: Lines, text: Text) -> Iterator[str]:
     blocks = blocks_of(file, text.name)
     lines = chain.from_iterable(decoded(blocks, text.name))
     if text.member.endswith((".sgm", ".xml")):
-        segments = (_SEGMENT.search(line) for line in lines)
-        return (" ".join(found[1].split()) for found in segments if found)
+        matches = (_SEGMENT.search(line) for line in lines)
+        return (" ".join(match[1].split()) for match in matches if match)
     if "/train.tags." in text.member:
         return (line.strip() for line in lines if not line.lstrip().startswith("<"))
     return lines
 
 
 def _memory_segments(file: io.BufferedIOBase, language: str) -> Iterator[str]:
-    """Yield the text of each unit of a translation memory in a language, or "" if it has none.
+    """Yield the text of each unit of a translation memory in a language; "" if it has none.
 
-    It is that of the unit's last side in the language, up to the first tag within it.
+    A unit with several texts in the language yields the last one, up to the first inner tag.
     """
-    around: list[ElementTree.Element] = []
+    parents: list[ElementTree.Element] = []
     bounded = _Bounded(
-        file, _MOST_OF_A_UNIT, "a unit is larger than that of any translation memory"
+        file, _MAX_UNIT_BYTES, "a unit is larger than that of any translation memory"
     )
     for event, element in ElementTree.iterparse(bounded, ("start", "end")):
         if event == "start":
-            around.append(element)
+            parents.append(element)
             continue
-        around.pop()
+        parents.pop()
         if element.tag == "tu":
             sides = [side for side in element.iter("tuv") if side.get(_LANGUAGE) == language]
             yield " ".join((sides[-1].findtext("seg") or "").split()) if sides else ""
-            for outer in around[-1:]:
-                outer.clear()  # of the units that were read
-            bounded.allowed = _MOST_OF_A_UNIT
+            for parent in parents[-1:]:
+                parent.clear()  # frees the units that were read
+            bounded.allowed = _MAX_UNIT_BYTES

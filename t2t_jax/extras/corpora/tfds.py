@@ -1,4 +1,4 @@
-"""Data sets of TensorFlow Datasets, which are read without TensorFlow."""
+"""Read data sets of TensorFlow Datasets (TFDS) without TensorFlow."""
 
 import os
 import re
@@ -17,22 +17,21 @@ _SPLITS = {"train": "train", "validation": "dev", "dev": "dev", "test": "test"}
 
 
 def pair_splits(name: str, config: DataConfig) -> dict[str, Split]:
-    """Return the splits of a data set of translations; see `TaskFacts.corpora`."""
+    """Return the splits of a TFDS translation data set; see `TaskFacts.corpora`."""
     name = name.partition(":")[2]
     builder = tfds_builder(name)
     from tensorflow_datasets.core.features import Text
 
-    # A data set whose examples are of one kind has no features by name.
+    # A data set with a single feature has no mapping of names to features.
     features, languages = builder.info.features, (config.source_language, config.target_language)
-    known = dict(getattr(features, "items", dict)())
+    feature_by_name = dict(getattr(features, "items", dict)())
     for language in languages:
-        if language not in known:
-            raise UserError(
-                f"TFDS data set {name} has no language {language!r}, only {', '.join(known)}"
-            )
-        if not isinstance(known[language], Text):
-            kind = type(known[language]).__name__
-            raise UserError(f"{language!r} of TFDS data set {name} is no text, but a {kind}")
+        if language not in feature_by_name:
+            names = ", ".join(feature_by_name)
+            raise UserError(f"TFDS data set {name} has no language {language!r}, only {names}")
+        if not isinstance(feature_by_name[language], Text):
+            kind = type(feature_by_name[language]).__name__
+            raise UserError(f"{language!r} of TFDS data set {name} is not text, but a {kind}")
     splits = {}
     for tfds_name, split in _SPLITS.items():
         if tfds_name in builder.info.splits:
@@ -46,12 +45,12 @@ def pair_splits(name: str, config: DataConfig) -> dict[str, Split]:
 
 
 def tfds_builder(name: str) -> Any:
-    """Return the builder of a data set, such as wmt14_translate/de-en, that is prepared on disk."""
+    """Return the TFDS builder of a prepared data set, such as wmt14_translate/de-en."""
     with needs_extra("train", f"data.corpus='tfds:{name}'"):
         import tensorflow_datasets as tfds
-        import tensorflow_datasets.translate  # registers WMT, which TFDS leaves to the first use
+        import tensorflow_datasets.translate  # registers WMT, which TFDS does only on first use
 
-    # TFDS reads this variable once, on import; a later change of it should count too.
+    # TFDS reads this variable only once, on import.
     data_dir = os.environ.get("TFDS_DATA_DIR")
     root = Path(data_dir or tfds.core.constants.DATA_DIR, re.split("[/:]", name)[0])
     for path in root.rglob("*"):
@@ -62,9 +61,9 @@ def tfds_builder(name: str) -> Any:
     except (ValueError, ImportError) as error:
         reason = str(error).strip().splitlines()[0]
         raise UserError(f"TFDS has no data set {name!r}, in code or on disk: {reason}") from error
-    except Exception as error:  # of any kind, where its files are damaged
-        raise _unreadable(name, data_dir or "TFDS's own directory", error) from error
-    # The command `tfds build` would need TensorFlow.
+    except Exception as error:  # damaged files raise errors of any class
+        raise _unreadable(name, data_dir or "the default TFDS directory", error) from error
+    # `tfds build` would need TensorFlow.
     prepare = (
         'python -c "import tensorflow_datasets as tfds, tensorflow_datasets.translate; '
         f"tfds.builder('{name}', file_format='array_record').download_and_prepare()\""
@@ -83,11 +82,11 @@ def tfds_builder(name: str) -> Any:
     return builder
 
 
-def _unreadable(name: str, place: object, error: Exception) -> UserError:
+def _unreadable(name: str, directory: object, error: Exception) -> UserError:
     reason = in_one_line(error)[:200] or type(error).__name__
     return UserError(
-        f"TFDS data set {name} in {place} cannot be read: {reason}; remove it there, and prepare "
-        "it again"
+        f"TFDS data set {name} in {directory} cannot be read: {reason}; remove it there, and "
+        "prepare it again"
     )
 
 
@@ -102,11 +101,11 @@ def _read_tfds(builder: Any, split: str, languages: tuple[str, str]) -> Iterator
             yield sources, targets
     except UserError:
         raise
-    except Exception as error:  # of any kind, from array_record and from what parses examples
+    except Exception as error:  # array_record and the parser raise errors of any class
         raise _unreadable(builder.name, builder.data_path, error) from error
 
 
 def _text_of(feature: bytes | None) -> str:
-    if feature is None:  # as array_record has it where a file was cut
+    if feature is None:  # array_record returns None where a file was truncated
         raise EOFError("an example is empty, so a file ends too early")
     return feature.decode()

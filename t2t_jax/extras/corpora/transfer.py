@@ -1,10 +1,7 @@
-"""Download a file from a server, and resume interrupted transfers.
+"""Download a file from a server, and resume interrupted downloads.
 
-Pooch and fsspec, which check sums too, restart an interrupted file from its beginning. The download
-of huggingface_hub (2.4) keeps whole pieces of 10 MiB only, and asks a server without ranges again
-for ever. Over a poor connection, archives would hardly ever arrive. Here the received bytes stay in
-NAME.part, and the file takes its name once its content is right: by the published sum, or else by
-the checksum at the end of a gzip file. What a server says about a file is never trusted.
+Received bytes stay in NAME.part. The file takes its name after its content is verified by the
+published checksum, or else by the checksum at the end of a gzip file.
 """
 
 import fcntl
@@ -25,21 +22,25 @@ from t2t_jax.errors import UserError, in_one_line
 from t2t_jax.extras.corpora.catalogue import Archive
 from t2t_jax.system import atomic_file, regular_file, sums
 
+# Other libraries lose too much on a poor connection: Pooch and fsspec restart a file from its
+# beginning, and huggingface_hub 2.4 keeps only whole pieces of 10 MiB. If a server has no range
+# requests, huggingface_hub retries forever.
+
 Progress = Callable[[int], None]
-"""A function that is told how many bytes of a file have arrived so far."""
+"""A function that receives the number of bytes that have arrived so far."""
 
 _CHUNK = 1 << 20
 _TIMEOUT = 60.0
 _TRANSIENT = (408, 425, 429, 500, 502, 503, 504)
-"""The status codes of servers after which it pays to ask again."""
+"""The HTTP status codes after which the download retries."""
 _PATIENCE = (1.0, 4.0, 15.0)
-"""The seconds to wait before each further attempt, while no attempt brings new bytes."""
+"""The seconds to wait before each retry while no attempt receives new bytes."""
 _MOST_REQUESTS = 1000
-"""The most requests for a file, however many bytes each of them brings."""
+"""The maximum number of requests for a file."""
 
 
 class _StoppedError(Exception):
-    """The error of an interrupted transfer that can resume."""
+    """The error of an interrupted download that can resume."""
 
 
 def fetch_archive(
@@ -48,11 +49,11 @@ def fetch_archive(
     mirror: str | None = None,
     progress: Progress = lambda _: None,
 ) -> Path:
-    """Download an archive unless it is there already, and return its path.
+    """Download an archive unless the directory has it, and return its path.
 
     Args:
-      mirror: an address with the archives under their names, instead of their original servers.
-      progress: called with the number of bytes received.
+      mirror: the URL of a directory that holds the archives under their names.
+      progress: called with the number of bytes received so far.
     """
     path, part = directory / archive.name, directory / f"{archive.name}.part"
     regular_file.check_regular(path)
@@ -75,8 +76,8 @@ def fetch_archive(
     if fault := _fault(archive, part):
         part.unlink()
         raise UserError(
-            f"what was fetched as {archive.name} {fault}; it was removed: run the same command "
-            "again, or name another place with --mirror"
+            f"the download of {archive.name} {fault}; it was removed: run the same command again, "
+            "or name a mirror with --mirror"
         )
     return part.replace(path)
 
@@ -86,9 +87,9 @@ def _address(archive: Archive, mirror: str | None) -> str:
     try:
         parts = urlsplit(url)
     except ValueError as error:
-        raise UserError(f"--mirror={mirror} is no address ({error}); check it") from error
+        raise UserError(f"--mirror={mirror} is not a URL ({error}); check it") from error
     if "://" not in url:
-        raise UserError(f"--mirror={mirror} is no address; begin it with https:// or file:///")
+        raise UserError(f"--mirror={mirror} is not a URL; begin it with https:// or file:///")
     return urlunsplit(parts._replace(path=quote(parts.path, safe="%/:=&~+!$,;'@()*")))
 
 
@@ -96,23 +97,23 @@ def _check_room(archive: Archive, file: BinaryIO, directory: Path) -> None:
     missing, free = (archive.size or 0) - file.tell(), shutil.disk_usage(directory).free
     if missing > free:
         raise UserError(
-            f"{directory} has room for {free:,} bytes, and {archive.name} needs {missing:,} more; "
+            f"{directory} has room for {free:,} bytes, but {archive.name} needs {missing:,} more; "
             "make room there, or choose another directory"
         )
 
 
 def _fault(archive: Archive, path: Path) -> str | None:
-    """Return how a file differs from the published one; None if it does not."""
+    """Return how a file differs from the published archive, or None if it is correct."""
     size = path.stat().st_size
     kind, _, expected = (archive.digest or "").partition(":")
     if not size:
         return "is empty"
     if archive.size not in (None, size):
-        return f"has {size:,} bytes, and the published file {archive.size:,}"
+        return f"has {size:,} bytes, but the published file {archive.size:,}"
     if kind:
-        if (found := sums.digest_of(path, kind)) == expected:
+        if (digest := sums.digest_of(path, kind)) == expected:
             return None
-        return f"is not the published file: its {kind} sum is {found}, and not {expected}"
+        return f"is not the published file: its {kind} sum is {digest}, not {expected}"
     try:
         with gzip.open(path) as content:
             while content.read(_CHUNK):
@@ -123,8 +124,8 @@ def _fault(archive: Archive, path: Path) -> str | None:
 
 
 def _complete(url: str, archive: Archive, file: BinaryIO, progress: Progress) -> None:
-    """Ask the server until all bytes have arrived, or several attempts in a row got none."""
-    furthest, in_vain, reason = file.tell(), 0, ""
+    """Request the file until it is complete, or several attempts in a row receive nothing."""
+    max_size, num_failures, reason = file.tell(), 0, ""
     for _ in range(_MOST_REQUESTS):
         if archive.size is not None and file.tell() >= archive.size:
             return
@@ -138,43 +139,43 @@ def _complete(url: str, archive: Archive, file: BinaryIO, progress: Progress) ->
             return
         except _StoppedError as stopped:
             reason = str(stopped)
-        in_vain = 0 if file.tell() > furthest else in_vain + 1
-        furthest = max(furthest, file.tell())
-        if in_vain > len(_PATIENCE):
+        num_failures = 0 if file.tell() > max_size else num_failures + 1
+        max_size = max(max_size, file.tell())
+        if num_failures > len(_PATIENCE):
             break
-        if in_vain:
-            time.sleep(_PATIENCE[in_vain - 1])
-    kept = f"{file.tell():,} bytes are kept: " if file.tell() else ""
+        if num_failures:
+            time.sleep(_PATIENCE[num_failures - 1])
+    note = f"{file.tell():,} bytes are kept: " if file.tell() else ""
     raise UserError(
-        f"{url} cannot be fetched: {reason}; {kept}run the same command again to go on, or name "
-        "another place with --mirror"
+        f"{url} cannot be fetched: {reason}; {note}run the same command again to resume, or name a "
+        "mirror with --mirror"
     )
 
 
 def _received(url: str, first: int, size: int | None) -> Iterator[tuple[int, bytes]]:
-    """Ask for the bytes of a file from `first` on, and yield the answer in pieces.
+    """Request a file from byte `first` on, and yield the response in pieces.
 
     Yields:
-      The position of each piece, from which on earlier bytes are void; and its bytes.
+      The offset of each piece, and its bytes. Bytes after the offset that arrived earlier are void.
 
     Raises:
-      _StoppedError: the transfer was interrupted.
-      UserError: the server has no such file, or its address is not valid.
+      _StoppedError: the download was interrupted.
+      UserError: the server has no such file, or the URL is invalid.
     """
     headers = {"User-Agent": "t2t-jax"} | ({"Range": f"bytes={first}-"} if first else {})
     try:
         request = urllib.request.Request(url, headers=headers)
-        with urllib.request.urlopen(request, timeout=_TIMEOUT) as answer:
-            if answer.status != http.HTTPStatus.PARTIAL_CONTENT:
+        with urllib.request.urlopen(request, timeout=_TIMEOUT) as response:
+            if response.status != http.HTTPStatus.PARTIAL_CONTENT:
                 first = 0
-            elif not answer.headers.get("Content-Range", "").startswith(f"bytes {first}-"):
+            elif not response.headers.get("Content-Range", "").startswith(f"bytes {first}-"):
                 yield 0, b""
-                raise _StoppedError("the server sent other bytes than it was asked for")
-            length = answer.headers.get("Content-Length", "")
+                raise _StoppedError("the server sent other bytes than requested")
+            length = response.headers.get("Content-Length", "")
             expected = size or (
                 first + int(length) if length.isdecimal() and len(length) < 19 else 0
             )
-            while chunk := answer.read1(_CHUNK):  # what is there: a kill then loses nothing
+            while chunk := response.read1(_CHUNK):  # returns at once, so a kill loses few bytes
                 yield first, chunk
                 first += len(chunk)
                 if size and first > size:
@@ -190,12 +191,12 @@ def _received(url: str, first: int, size: int | None) -> Iterator[tuple[int, byt
         if error.code in _TRANSIENT:
             raise _StoppedError(reason) from error
         raise UserError(
-            f"{url} cannot be fetched: {reason}; name another place with --mirror"
+            f"{url} cannot be fetched: {reason}; name a mirror with --mirror"
         ) from error
     except (ValueError, http.client.InvalidURL) as error:
         raise UserError(
-            f"{url} cannot be fetched: its address leads to one that is none, {_reason(error)}; "
-            "name another place with --mirror"
+            f"{url} cannot be fetched: the URL, or its redirect, is invalid ({_reason(error)}); "
+            "name a mirror with --mirror"
         ) from error
     except (OSError, http.client.HTTPException) as error:
         raise _StoppedError(_reason(error)) from error
@@ -203,5 +204,5 @@ def _received(url: str, first: int, size: int | None) -> Iterator[tuple[int, byt
 
 def _reason(error: Exception) -> str:
     text = str(getattr(error, "reason", error))
-    shown = "".join(letter if letter.isprintable() else " " for letter in text)
-    return in_one_line(shown)[:200] or type(error).__name__
+    printable = "".join(letter if letter.isprintable() else " " for letter in text)
+    return in_one_line(printable)[:200] or type(error).__name__

@@ -48,7 +48,7 @@ def _archive(server, **known):
 @pytest.mark.parametrize(
     ("name", "known", "message"),
     [
-        ("none", {}, "answers 404 Not Found; name another place with --mirror"),
+        ("none", {}, "answers 404 Not Found; name a mirror with --mirror"),
         ("file", {"digest": digest_of(b"another")}, "is not the published file: its sha256 sum"),
         ("file", {"size": 100}, "the published file 100; it was removed"),
         ("file", {"size": 2**60}, "make room there, or choose another directory"),
@@ -65,14 +65,14 @@ def test_what_cannot_be_had_is_said_in_one_line(tmp_path, server, name, known, m
 def test_without_a_network_and_with_no_address(tmp_path):
     with pytest.raises(UserError, match=r"cannot be fetched: .*refused.*; run the same"):
         fetch_archive(Archive("http://127.0.0.1:9/file"), tmp_path)
-    with pytest.raises(UserError, match="--mirror=mirror is no address; begin it with"):
+    with pytest.raises(UserError, match="--mirror=mirror is not a URL; begin it with"):
         fetch_archive(Archive("http://127.0.0.1:9/file"), tmp_path, mirror="mirror")
 
 
 def test_a_file_that_is_there_and_is_another_one_is_not_touched(tmp_path, server):
     (tmp_path / "file").write_bytes(b"mine")
     with pytest.raises(
-        UserError, match=f"has 4 bytes, and the published file {len(BYTES):,}; remove"
+        UserError, match=f"has 4 bytes, but the published file {len(BYTES):,}; remove"
     ):
         fetch_archive(_archive(server, size=len(BYTES)), tmp_path)
     assert (tmp_path / "file").read_bytes() == b"mine"
@@ -132,8 +132,8 @@ def test_a_directory_that_does_not_hold_the_public_corpus_of_its_name_is_refused
         open_corpus(config)
     usual = {"corpus": name, "cleaning": asdict(corpus.cleaning), "splits": {"train": _COUNTS}}
     for changes, message in [
-        ({"corpus": "wmt14-en-de"}, f"holds wmt14-en-de, and not {name}"),
-        ({"cleaning": asdict(Cleaning(9))}, f"another cleaning than is usual.* text:{tmp_path}"),
+        ({"corpus": "wmt14-en-de"}, f"holds wmt14-en-de, not {name}"),
+        ({"cleaning": asdict(Cleaning(9))}, f"with custom cleaning.* text:{tmp_path}"),
         ({}, f"does not hold all of {name} yet; run t2t-jax data {name} "),
     ]:
         (tmp_path / "corpus.json").write_text(json.dumps(usual | changes))
@@ -290,9 +290,9 @@ def test_what_is_no_file_or_directory_in_a_corpus_is_named(tmp_path):
         ([], "takes a corpus .wmt14-en-de, .*iwslt14-de-en. and a directory, as in"),
         (["wmt14-ende", "D"], "no public corpus 'wmt14-ende'; did you mean wmt14-en-de"),
         (["wmt14-en-de", "D", "--miror", "m"], "unknown flag --miror; did you mean --mirror"),
-        (["wmt14-en-de", "D", "--max-words", "0"], "--max-words=0 would leave nothing"),
-        (["wmt14-en-de", "D", "--max-ratio", "0.5"], "--max-ratio=0.5 is no limit; give 1"),
-        (["wmt14-en-de", "D", "--max-ratio", "nan"], "--max-ratio=nan is no limit; give 1"),
+        (["wmt14-en-de", "D", "--max-words", "0"], "--max-words=0 would leave no pairs"),
+        (["wmt14-en-de", "D", "--max-ratio", "0.5"], "--max-ratio=0.5 is invalid; give 1"),
+        (["wmt14-en-de", "D", "--max-ratio", "nan"], "--max-ratio=nan is invalid; give 1"),
     ],
 )
 def test_command_lines_that_are_refused(tmp_path, monkeypatch, arguments, message):

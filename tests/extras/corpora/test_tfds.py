@@ -164,7 +164,7 @@ class Numbers(ThreeGreetings):
 
 def test_a_tfds_feature_that_is_no_text_is_refused(tfds_directory):
     Numbers(data_dir=tfds_directory, file_format="array_record").download_and_prepare()
-    with pytest.raises(UserError, match="'de' of TFDS data set numbers is no text, but a Scalar"):
+    with pytest.raises(UserError, match="'de' of TFDS data set numbers is not text, but a Scalar"):
         open_corpus(DataConfig(corpus="tfds:numbers"))
 
 

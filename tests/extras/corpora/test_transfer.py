@@ -92,7 +92,7 @@ RIGHT = {
 REFUSED = {
     "cut, and then a wrong range": (
         cut_unless_asked_for_the_rest(sent(99_999)),
-        "sent other bytes than it was asked for|ended after 1,000 of",
+        "sent other bytes than requested|ended after 1,000 of",
     ),
     "cut, and then nothing follows": (
         cut_unless_asked_for_the_rest(answer(*NOT_ALL)),
@@ -106,7 +106,7 @@ REFUSED = {
     "a broken chunk": (lambda *_: answer("200 OK", "Transfer-Encoding: chunked", body=b"zz"), ""),
     "a move in a circle": (moved("/file"), "302 .*infinite loop"),
     "a move to nowhere": (lambda *_: answer("302 Found", "Content-Length: 0"), "answers 302"),
-    "a move to a long name": (moved(f"http://{'a' * 70}.invalid/"), "leads to one that is none"),
+    "a move to a long name": (moved(f"http://{'a' * 70}.invalid/"), "redirect, is invalid"),
     "a move to a file": (moved("file:///etc/passwd"), "is not allowed"),
     "colours in the reason": (lambda *_: answer("404 \x1b[31mred\x07"), r"answers 404 \[31mred;"),
     "no HTTP": (lambda *_: b"hello\r\n", "cannot be fetched: hello"),
@@ -201,11 +201,11 @@ def test_a_mirror_may_have_an_ipv6_address_and_letters_beyond_ascii(tmp_path):
 @pytest.mark.parametrize(
     ("mirror", "message"),
     [
-        ("http://[::1/x", r"--mirror=http://\[::1/x is no address \(Invalid IPv6 URL\); check it"),
-        ("http://[zz]/x", "is no address .*zz"),
-        ("http://127.0.0.1:port/x", "leads to one that is none, nonnumeric port"),
-        ("http://a..b/x", "leads to one that is none"),
-        ("mailto:x", "is no address; begin it with https://"),
+        ("http://[::1/x", r"--mirror=http://\[::1/x is not a URL \(Invalid IPv6 URL\); check it"),
+        ("http://[zz]/x", "is not a URL .*zz"),
+        ("http://127.0.0.1:port/x", "redirect, is invalid .nonnumeric port"),
+        ("http://a..b/x", "redirect, is invalid"),
+        ("mailto:x", "is not a URL; begin it with https://"),
     ],
 )
 def test_a_mirror_that_is_no_address_is_refused(tmp_path, mirror, message):
