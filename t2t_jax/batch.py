@@ -64,13 +64,12 @@ class Batch(NamedTuple):
 
         Args:
           inputs: ids of the sources, each with `EOS_ID` at its end: a list for each sentence, or an
-            array `[rows, length]` padded with `PAD_ID`. None is for a decoder-only network that
-            reads no sources.
+            array `[rows, length]` padded with `PAD_ID`; None for a decoder-only network.
           targets: ids of the targets in the same form, one for each source.
 
         Raises:
           UserError: the ids have another form, or the sides differ in their number of rows. The
-            network refuses ids beyond its vocabulary, except in arrays that `jax.jit` traces.
+            network itself refuses ids beyond its vocabulary.
         """
         target_ids = _rows("targets", targets)
         # A decoder-only network reads sources of no tokens.
@@ -98,9 +97,9 @@ def check_ids(name: str, tokens: object, size: int) -> None:
 
     Args:
       name: the name of the array, for the error.
-      tokens: ids; arrays that `jax.jit` traces have no values and pass unchecked.
       size: the number of ids of the vocabulary.
     """
+    # Arrays that `jax.jit` traces have no values, so their ids cannot be checked.
     if isinstance(tokens, jax.core.Tracer) or not getattr(tokens, "is_fully_addressable", True):
         return
     ids = np.asarray(tokens)
@@ -113,12 +112,10 @@ def check_ids(name: str, tokens: object, size: int) -> None:
 def padded(
     sentences: SequenceOf[SequenceOf[int]], rows: int, length: int, fill: int = PAD_ID
 ) -> Int32[np.ndarray, "b t"]:
-    """Make an array with one sentence per row, padded at the end of each row.
+    """Make an array `[rows, length]` with one sentence per row, padded at the end.
 
     Args:
       sentences: the ids, or other integers, of each sentence.
-      rows: number of rows b.
-      length: number of positions t of a row.
       fill: the integer at padding.
     """
     tokens = np.full((rows, length), fill, np.int32)

@@ -2,12 +2,8 @@
 
 An epoch reads the parts of a corpus in random order, one window of parts at a time. Within a
 window, the rows of each class (`data.layout`) are shuffled and cut into batches, and the batches
-are shuffled. A corpus in memory is one part and one window.
-
-In a window of several parts, every batch holds each part's rows side by side, in proportion to the
-part's share of the class. Each process makes the same range of rows of every batch, so it opens
-its share of the parts and few others. A window of a mixture (`data.mixing`) may read a portion of
-a part's rows; a later window continues in the same random order.
+are shuffled. A corpus in memory is one part and one window. A window of a mixture (`data.mixing`)
+may read a portion of a part's rows; a later window continues in the same random order.
 """
 
 import threading
@@ -38,12 +34,12 @@ _PART_ORDER = 1  # the kind of the stream that orders parts; other kinds number 
 class Batches:
     """Training batches of a tokenized split, by step: `batches(step) -> Batch`.
 
-    Every pair occurs once in an epoch. Each epoch is the same on every host and after every
-    restart. The methods are thread-safe.
+    Every pair occurs once in an epoch. Hosts and restarted runs get the same batches. The methods
+    are thread-safe.
 
     Attributes:
       parts: the examples.
-      steps_per_epoch: the number of batches in the first epoch. With several windows, other epochs
+      steps_per_epoch: the number of batches in the first epoch; later epochs of several windows
         may have a few more or fewer.
     """
 
@@ -58,7 +54,7 @@ class Batches:
 
         Args:
           rows_of: a function that returns the number of rows that the devices compute for a batch
-            of this shape. Rows beyond the batch are empty, and count as padding.
+            of this shape, with empty rows beyond the batch.
         """
         self.parts = examples if isinstance(examples, Parts) else OnePart(examples)
         content = self.parts.content
@@ -90,7 +86,7 @@ class Batches:
 
     @property
     def shapes(self) -> set[BatchShape]:
-        """Return the shapes of all global batches; the program is compiled for each of them."""
+        """Return the shapes of all global batches, for each of which JAX compiles the step."""
         if not self._is_one_window:  # the classes that occur depend on the epoch
             return set(self._shapes)
         return {self._shapes[index] for index in np.unique(self._windows(0)[0].cuts.classes)}
@@ -120,11 +116,12 @@ class Batches:
         return np.bincount(classes, minlength=len(self._shapes))
 
     def empty_rows(self, config: DataConfig | None = None) -> float:
-        """Return the fraction of computed positions in empty rows, which fill up the devices.
+        """Return the fraction of computed positions that are in empty rows.
 
         Args:
           config: a config with other tokens per step; None is the config of the batches.
         """
+        # Empty rows fill up a batch so that all devices have the same number of rows.
         form = row_form(self.parts.content, config) if config else self._form
         rows, *lengths = np.array(self._form.shapes).T
         positions = self._batch_counts * rows * np.max(lengths, axis=0)  # [classes]
@@ -132,9 +129,9 @@ class Batches:
         return float(1 - positions.sum() / computed)
 
     def bounds_with_few_empty_rows(self, max_share: float) -> tuple[int, int] | None:
-        """Return source and target tokens per step that leave at most a share of rows empty.
+        """Find source and target tokens per step with at most a share of empty rows, or None.
 
-        The result is nearest to the config's, up to four times as large; None if there is none.
+        The result is nearest to the config's values, and at most four times as large.
         """
         rows, source, target = self._form.shapes[-1]
         unit = self._rows_of(BatchShape(1, source, target))
@@ -171,7 +168,7 @@ class Batches:
         return parts[0] if len(parts) == 1 else jax.tree.map(lambda *x: np.concatenate(x), *parts)
 
     def chosen(self, step: int) -> Chosen:
-        """Return the examples in the global batch of a step, for a corpus of one part."""
+        """Return the examples in the global batch of a step; the corpus must be one part."""
         [(_, chosen, _)] = self._chosen(step, np.arange(self.shape(step).rows))
         return chosen
 
@@ -189,14 +186,14 @@ class Batches:
         batch_rows = plan.rows[:, slice(*window.cuts.starts[batch : batch + 2])]  # [2, rows]
         num_rows = batch_rows.shape[1]
         if len(window.portions.parts) == 1:
-            rows = np.flatnonzero(indices < num_rows)  # of `indices`, without empty rows
+            rows = np.flatnonzero(indices < num_rows)
             parts, positions = batch_rows[:, indices[rows]]
             starts = [0, len(parts)]
         else:
             batch_rows = batch_rows[:, np.argsort(batch_rows[0], kind="stable")]
             # A batch with too few rows spreads them evenly, so each process has its share.
-            full = self._form.shapes[window.cuts.classes[batch]].rows
-            slots = np.arange(num_rows) * full // num_rows
+            max_rows = self._form.shapes[window.cuts.classes[batch]].rows
+            slots = np.arange(num_rows) * max_rows // num_rows
             rows = np.flatnonzero(np.isin(indices, slots))
             parts, positions = batch_rows[:, np.searchsorted(slots, indices[rows])]
             starts = [0, *(np.flatnonzero(np.diff(parts)) + 1).tolist(), len(parts)]
@@ -216,7 +213,7 @@ class Batches:
     def _layout_rows(
         self, portions: Portions, index: int, positions: Int32[np.ndarray, " rows"]
     ) -> Int32[np.ndarray, " rows"]:
-        """Return the rows of a part's layout at these positions of its random orders."""
+        """Map positions in the concatenated random orders of a part to rows of its layout."""
         part, copy = int(portions.parts[index]), int(portions.copies[index])
         first = int(portions.begin[index])
         orders, positions = np.divmod(positions, self._counts[part].sum(dtype=np.int32))
@@ -250,8 +247,6 @@ class Batches:
     ) -> Generator[Batch, None, None]:
         """Yield the batches of steps `start` to `stop - 1`, which background threads make.
 
-        The iterator raises the errors of the threads. Closing it stops them.
-
         Args:
           rows_of: a function that returns the indices of the rows to make for a shape; None makes
             all rows.
@@ -264,6 +259,7 @@ class Batches:
         def make(step: int) -> Batch:
             return self(int(step), rows_of(self.shape(int(step))) if rows_of else None)
 
+        # The iterator raises the errors of the threads, and closing it stops them.
         dataset = grain.MapDataset.range(start, stop).map(make)
         with closing(iter(dataset.to_iter_dataset(options))) as batches:
             yield from batches
@@ -332,8 +328,8 @@ class Batches:
         """Order the rows of a part by class, and shuffle the rows of each class.
 
         Args:
-          epoch: the index of the random order; without a mixture, the epoch.
-          copy: the index of the copy, if an epoch reads several copies of the part.
+          epoch: the index of the random order, which is the epoch without a mixture.
+          copy: the index of the copy, if a mixture reads several copies of the part.
         """
         _, layout = self._opened(part)
         classes = np.tile(layout.classes, self._repeats[part])
@@ -410,10 +406,12 @@ def _spread_rows(
     Returns:
       `_Plan.rows`, sorted by class, and within a class in the order of the batches.
     """
+    # So every batch holds each part's rows side by side, in proportion to the part's share of the
+    # class. Each process makes the same range of rows of every batch, and opens few parts.
     counts, starts = window.counts, np.cumsum(totals, axis=1) - totals  # [parts, classes]
     num_parts, num_classes = counts.shape
     if num_parts == 1 and np.array_equal(counts, totals) and not window.start.any():
-        positions = np.arange(counts.sum(), dtype=np.int32)  # a whole part stays in its order
+        positions = np.arange(counts.sum(), dtype=np.int32)
         return np.stack([np.zeros_like(positions), positions])
     repeats = counts.T.ravel()  # class by class, and part by part in a class
     offsets = np.tile(rng.random_raw(num_parts) / 2.0**64, num_classes)  # in [0, 1)
@@ -448,6 +446,6 @@ def _row_stream(seed: int, epoch: int, part: int, copy: int, window: int = 0) ->
 def _random_stream(
     seed: int, stream: int, kind: int = 0, *, part: int = 0, window: int = 0
 ) -> np.random.Philox:
-    """Return a stream of raw random bits, which are the same in every version of NumPy."""
+    """Return a stream of raw random bits, identical in every version of NumPy."""
     key = np.array([seed, stream], np.uint64)
     return np.random.Philox(key=key, counter=[0, window, kind, part])

@@ -2,13 +2,7 @@
 
 An entry is a folder of files, with their BLAKE2 hashes in `digests.json`. Opening an entry checks
 all hashes, and makes a damaged entry again. So disk errors and other programs never change the
-training data.
-
-Entries appear atomically: several processes may make the same entry at once, and a killed process
-leaves no entry that looks finished.
-
-Machines can share a cache in a bucket. Each machine keeps a local copy of its entries, because
-arrays are mapped from files into memory.
+training data. Entries appear atomically, also if several processes make one at once.
 """
 
 import errno
@@ -49,9 +43,11 @@ def entry(config: DataConfig, name: str, make: Callable[[], Contents]) -> Path:
     Args:
       name: the name of the entry, which must change whenever its contents would.
     """
-    shared = as_path(config.cache_dir)
-    if isinstance(shared, BucketPath):
-        make = partial(_shared_contents, shared / name, make)
+    # Machines can share a cache in a bucket. Each keeps a local copy of its entries, because arrays
+    # are mapped from files into memory.
+    directory = as_path(config.cache_dir)
+    if isinstance(directory, BucketPath):
+        make = partial(_shared_contents, directory / name, make)
     folder = cache_root(config) / name
     if folder.exists() and _is_whole(folder, folder):
         return folder
@@ -86,10 +82,8 @@ def _shared_contents(remote: BucketPath, make: Callable[[], Contents]) -> Conten
 
 
 def cache_root(config: DataConfig) -> Path:
-    """Return the cache folder on this machine, and create it if it is missing.
-
-    The folder is `data.cache_dir`, or in the user's cache folder if that is empty or in a bucket.
-    """
+    """Return the cache folder on this machine, and create it if it is missing."""
+    # Without `data.cache_dir`, or if it is in a bucket, it is in the user's cache folder.
     root = as_path(os.path.expanduser(config.cache_dir))
     if not config.cache_dir or isinstance(root, BucketPath):
         root = folders.user_folder("cache") / "corpora"
@@ -103,7 +97,7 @@ def cache_root(config: DataConfig) -> Path:
 
 
 def _is_whole(folder: Path, path: Path) -> bool:
-    """Return whether an entry has no fault, and warn of a fault by the path for users."""
+    """Return whether an entry has no fault; warn of a fault, with `path` as the entry's name."""
     fault = _fault(folder)
     if fault:
         warn(f"{path} is damaged ({fault}); it is made again")
@@ -139,13 +133,13 @@ def _replace(folder: Path, contents: Contents) -> None:
     _remove_stale(folder.parent)
     with tempfile.TemporaryDirectory(
         dir=folder.parent, prefix=_UNFINISHED, ignore_cleanup_errors=True
-    ) as outer:
-        unfinished = Path(outer) / "entry"
+    ) as temporary:
+        unfinished = Path(temporary) / "entry"
         unfinished.mkdir()
         _write_all(unfinished, contents)
         with suppress(OSError):  # the temporary folder removes the damaged entry with it
             if folder.exists() and _fault(folder):
-                folder.rename(Path(outer) / "damaged")
+                folder.rename(Path(temporary) / "damaged")
         with suppress(OSError):  # another process has written the same entry first
             unfinished.rename(folder)
 
@@ -156,7 +150,9 @@ def _write_all(folder: Path, contents: Contents) -> None:
 
 
 class _Hashing:
-    """A file that hashes the bytes before the disk stores them, possibly wrongly."""
+    """A writable file that hashes all bytes."""
+
+    # The hash of the bytes, not of the stored file, reveals wrongly stored bytes.
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file

@@ -39,7 +39,7 @@ class Corpus:
 
     @property
     def facts(self) -> tasks.TaskFacts:
-        """Return the facts of the corpus's task."""
+        """Return the `TaskFacts` of the corpus's task."""
         return tasks.TASKS[tasks.task_name(self.name, self.task)]
 
     @property
@@ -90,18 +90,18 @@ class Corpus:
 def open_corpus(config: DataConfig) -> Corpus:
     """Open and check the corpus that `config.corpus` names, without reading it into memory."""
     mixed = tuple((_open(name, config), weight) for name, weight in components_of(config.corpus))
-    (first, weight), *more = mixed
-    if config.mixture_temperature is not None and not more:
+    (first, weight), is_mixture = mixed[0], len(mixed) > 1
+    if config.mixture_temperature is not None and not is_mixture:
         raise UserError(
             f"data.mixture_temperature={config.mixture_temperature} has no effect on one corpus, "
             f"{config.corpus}; leave it out, or name several, as in text:A+text:B"
         )
-    if config.dev_lines and more:
+    if config.dev_lines and is_mixture:
         raise UserError(
             f"data.dev_lines={config.dev_lines} is for one corpus, but {config.corpus} is a "
             "mixture; give its first corpus a dev split, and leave data.dev_lines out"
         )
-    return _mixture(config.corpus, *mixed) if more or weight > 1 else first
+    return _mixture(config.corpus, *mixed) if is_mixture or weight > 1 else first
 
 
 def _open(name: str, config: DataConfig) -> Corpus:
@@ -139,11 +139,11 @@ def tree_splits(name: str, config: DataConfig) -> dict[str, Split]:
     paths = name.partition(":")[2].split("+")
     if not all(paths):
         raise _unknown(name)
-    first, *more = map(text_files.corpus_directory, paths)
+    first, *train_directories = map(text_files.corpus_directory, paths)
     files = {
         name: [file] for name in SPLITS if (file := text_files.find_text(first, f"{name}.mrg"))
     }
-    for directory in more:
+    for directory in train_directories:
         file = text_files.find_text(directory, "train.mrg")
         if file is None:
             raise UserError(f"corpus directory {directory} has no train.mrg (nor train.mrg.gz)")
@@ -244,5 +244,5 @@ def _survey_trees(*files: text_files.TextFile) -> str:
 def _read_trees(*files: text_files.TextFile) -> Iterator[Chunk]:
     """Yield cleaned trees, each as a line of words and a line of symbols."""
     trees = chain.from_iterable(parse_trees(file.lines(), file.path) for file in files)
-    cleaned = map(clean_tree, trees)
-    return chunks((" ".join(words), " ".join(symbols)) for words, symbols in cleaned)
+    lines = ((" ".join(words), " ".join(symbols)) for words, symbols in map(clean_tree, trees))
+    return chunks(lines)

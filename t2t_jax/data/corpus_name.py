@@ -86,6 +86,6 @@ def public_name(name: str) -> str:
     components = []
     for corpus, weight in components_of(name):
         scheme = corpus.partition(":")[0]
-        common = scheme if scheme in PUBLIC else _SAME_IN_TFDS.get(corpus, corpus)
-        components.append(str(Component(common, weight)))
+        common_name = scheme if scheme in PUBLIC else _SAME_IN_TFDS.get(corpus, corpus)
+        components.append(str(Component(common_name, weight)))
     return "+".join(components)

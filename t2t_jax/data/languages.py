@@ -13,7 +13,7 @@ _CODES = (
     "pa pan|pl pol|pt por|qu que quy|ro ron rum|ru rus|sa san|sg sag|sk slk slo|sl slv|sv swe|"
     "ta tam|te tel|tt tat|ty tah|uk ukr|wa wln|wo wol|zh zho chi cmn"
 )
-_TWO_LETTERS = {code: two for two, *codes in map(str.split, _CODES.split("|")) for code in codes}
+_TWO_LETTERS = {code: iso for iso, *codes in map(str.split, _CODES.split("|")) for code in codes}
 
 
 def language_of(code: str) -> str:

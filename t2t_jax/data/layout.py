@@ -17,8 +17,7 @@ def ladder_length(length: int) -> int:
     """Round a length in tokens up to a rung of the length ladder.
 
     The rungs are 8, 16, 24, then 4, 5 and 6 times every power of two: 32 40 48 64 80 96 128 ...
-    All are multiples of 8, and from 32 on each is at most a third above the previous one. So few
-    shapes are compiled, and batches have little padding.
+    All are multiples of 8, and from 32 on each is at most a third above the previous one.
     """
     if length <= 32:
         return max(8, _round_up(length, 8))
@@ -64,10 +63,10 @@ class Form(NamedTuple):
         target_lengths: Int32[np.ndarray, " pairs"],
         rng: np.random.Philox,
     ) -> Layout:
-        """Assign pairs with these lengths, in tokens, to rows; packed rows depend on `rng`."""
+        """Assign pairs to rows by their lengths in tokens; packing also uses `rng`."""
         if self.packs:
             return _pack(source_lengths, target_lengths, self.shapes[0], rng)
-        lengths = np.maximum(source_lengths, target_lengths)  # of the longer side
+        lengths = np.maximum(source_lengths, target_lengths)
         rungs = [shape.target_length for shape in self.shapes]
         pairs = np.arange(len(lengths) + 1)
         classes = np.searchsorted(rungs, lengths).astype(np.uint8)
@@ -75,7 +74,7 @@ class Form(NamedTuple):
 
 
 def row_form(content: Content, config: DataConfig) -> Form:
-    """Choose the batch shapes of a corpus: a bucket for each rung, or one shape of packed rows."""
+    """Choose the batch shapes of a corpus: one per length bucket, or one for packed rows."""
     lengths = content.source.max_length, content.target.max_length
     longest = max(config.max_length, *lengths)
     if config.batching == "pack":
@@ -93,12 +92,10 @@ def _pack(
     shape: BatchShape,
     rng: np.random.Philox,
 ) -> Layout:
-    """Pack several pairs into each row.
-
-    Each round opens as many rows as could hold all remaining tokens without a gap. It deals pairs,
-    longest first, to the rows with the most free positions, one pair each. So the rows fill up
-    evenly, and the last pairs are short. The next round packs the pairs that fit no row.
-    """
+    """Pack several pairs into each row."""
+    # Each round opens as many rows as could hold all remaining tokens without a gap. It deals
+    # pairs, longest first, to the rows with the most free positions, one pair each. So the rows
+    # fill up evenly, and the last pairs are short. The next round packs the pairs that fit no row.
     # Text of one language has no sources; a capacity of 1 avoids dividing by 0.
     capacity = np.maximum([[shape.source_length], [shape.target_length]], 1)  # [sides, 1]
     sizes = np.stack([source_lengths, target_lengths])  # [sides, pairs]
@@ -108,14 +105,14 @@ def _pack(
     while len(remaining):
         num_new = int(np.ceil((sizes[:, remaining].sum(axis=1, keepdims=True) / capacity).max()))
         free = np.tile(capacity, num_new)  # [sides, rows]
-        unplaced = []
+        unplaced_pairs = []
         for pairs in np.split(remaining, range(num_new, len(remaining), num_new)):
-            emptiest = np.argsort(-(free / capacity).min(axis=0), kind="stable")[: len(pairs)]
-            fits = (sizes[:, pairs] <= free[:, emptiest]).all(axis=0)
-            free[:, emptiest[fits]] -= sizes[:, pairs[fits]]
-            row_of_pair[pairs[fits]] = num_rows + emptiest[fits]
-            unplaced.append(pairs[~fits])
-        remaining, num_rows = np.concatenate(unplaced), num_rows + num_new
+            emptiest_rows = np.argsort(-(free / capacity).min(axis=0), kind="stable")[: len(pairs)]
+            fits = (sizes[:, pairs] <= free[:, emptiest_rows]).all(axis=0)
+            free[:, emptiest_rows[fits]] -= sizes[:, pairs[fits]]
+            row_of_pair[pairs[fits]] = num_rows + emptiest_rows[fits]
+            unplaced_pairs.append(pairs[~fits])
+        remaining, num_rows = np.concatenate(unplaced_pairs), num_rows + num_new
     starts = offsets_of(np.bincount(row_of_pair))
     members = np.argsort(row_of_pair, kind="stable").astype(np.int32)
     return Layout(np.zeros(num_rows, np.uint8), members, starts)
@@ -136,13 +133,13 @@ def _packed_shape(content: Content, longest: int, config: DataConfig) -> BatchSh
 def batch_shape(config: DataConfig, source_length: int, target_length: int) -> BatchShape:
     """Return a batch shape with as many rows of these lengths as the tokens per step allow.
 
-    The batch has at least one row, because sentences of dev and test have any length. From 8 rows
-    on, their number is a multiple of 8, which meshes and matrix units divide evenly.
+    The batch has at least one row. From 8 rows on, their number is a multiple of 8.
 
     Args:
       config: the tokens per step.
       source_length: source positions of a row; 0 for text of one language.
     """
+    # Sentences of dev and test have any length. Meshes and matrix units divide multiples of 8.
     rows = config.target_tokens_per_step // target_length
     if source_length:
         rows = min(config.source_tokens_per_step // source_length, rows)

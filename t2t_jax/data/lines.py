@@ -2,7 +2,6 @@ r"""Lines of UTF-8 text files, plain or compressed by gzip or Zstandard.
 
 Only \n ends a line, not the ten more characters at which `str.splitlines` cuts. A carriage return
 before the \n belongs to the line end, and a byte order mark at the start of a file to no line.
-Corpus files and the input of commands are decoded in the same way.
 """
 
 import gzip
@@ -49,7 +48,7 @@ def open_text(path: Path) -> gzip.GzipFile | io.BufferedReader:
     """Open a file for reading bytes, and decompress it if its name ends in `.gz` or `.zst`.
 
     Raises:
-      OSError: the file cannot be opened, or has no bytes but a compressed suffix.
+      OSError: the file cannot be opened, or is compressed and empty.
       UserError: pyarrow, which decompresses `.zst`, is not installed.
     """
     file = path.open("rb")
@@ -62,9 +61,9 @@ def open_text(path: Path) -> gzip.GzipFile | io.BufferedReader:
         return io.BufferedReader(pyarrow.CompressedInputStream(pyarrow.PythonFile(file), "zstd"))
     if path.suffix != ".gz":
         return file
-    unpacked = gzip.GzipFile(fileobj=file, mode="rb")
-    unpacked.myfileobj = file  # type: ignore[assignment]  # `close` closes both
-    return unpacked
+    text_file = gzip.GzipFile(fileobj=file, mode="rb")
+    text_file.myfileobj = file  # type: ignore[assignment]  # `close` closes both
+    return text_file
 
 
 @contextmanager

@@ -2,8 +2,7 @@
 
 A mixture of texts in memory by weight is one corpus (`data.corpus`). Temperature sampling (Devlin
 2018; Arivazhagan et al. 2019, "Massively Multilingual Neural Machine Translation in the Wild",
-section 4.2) reads a corpus of n pairs in proportion to n^(1/T): T = 1 keeps the proportions of the
-corpora, and a high T reads all equally often.
+section 4.2) reads a corpus of n pairs in proportion to n^(1/T); a high T reads all equally often.
 
 Each window of an epoch reads the same share of every corpus, so all batches have the same mixture.
 """
@@ -39,7 +38,7 @@ def mixed_parts(
     """Combine the parts of weighted corpora into the parts of a mixture.
 
     Args:
-      temperature: the temperature T of the shares; None uses the weights.
+      temperature: the temperature T; None uses the weights.
       window: the number of parts whose examples are mixed.
     """
     corpora = [corpus if isinstance(corpus, Parts) else OnePart(corpus) for corpus, _ in mixed]
@@ -118,16 +117,16 @@ class MixedParts:
         return self.mixed[corpus].parts, part - self._first[corpus]
 
     def __len__(self) -> int:
-        """Return the number of different parts."""
+        """Return the number of parts, without copies."""
         return self._first[-1]
 
     def open(self, part: int) -> Examples:
-        """Return the examples of a part."""
+        """See `Parts.open`."""
         corpus, index = self._find(part)
         return corpus.open(index)
 
     def shape(self, shape: BatchShape, max_examples: int) -> BatchShape:
-        """Return the shape of the arrays of a batch; see `Examples.shape`."""
+        """See `Parts.shape`."""
         shapes = [component.parts.shape(shape, max_examples) for component in self.mixed]
         return BatchShape(*map(max, zip(*shapes, strict=True)))
 
@@ -163,7 +162,7 @@ class MixedParts:
         return corpus.packing_key(seed, index)
 
     def row_counts(self, form: Form, count: CountRows) -> RowCounts:
-        """Count the rows of each part; see `Parts.row_counts`."""
+        """See `Parts.row_counts`."""
 
         def count_part(first: int, index: int) -> tuple[Int[np.ndarray, " classes"], int]:
             return count(first + index)

@@ -96,10 +96,10 @@ class Shard:
         sides = [_lines(path, faults) for path in self.files]
         for number, pair in enumerate(zip_longest(*sides, fillvalue=_END), start=1):
             if _END in pair:
-                short, long = self.files if pair[0] is _END else self.files[::-1]
+                short_file, long_file = self.files if pair[0] is _END else self.files[::-1]
                 raise UserError(
-                    f"{short} has {number - 1:,} lines, and {long} has more; line n of one must "
-                    "translate line n of the other"
+                    f"{short_file} has {number - 1:,} lines, and {long_file} has more; line n of "
+                    "one must translate line n of the other"
                 )
             if None not in pair:  # a faulty line drops both sides
                 yield pair

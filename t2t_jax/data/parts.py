@@ -74,8 +74,8 @@ class Parts(Protocol):
 
     @property
     def repeats(self) -> Int[np.ndarray, " parts"]:
-        """Return how often a random order of each part repeats a row: more than once if tiny."""
-        return np.ones(len(self), np.int64)
+        """Return the number of copies of each row in a random order of a part; usually 1."""
+        return np.ones(len(self), np.int64)  # a mixture repeats the rows of tiny corpora
 
     def windows(self, epoch: int, rng: np.random.Philox) -> list[Portions]:
         """Return the windows of an epoch, in reading order.
@@ -99,7 +99,7 @@ class Parts(Protocol):
         return seed, part
 
     def row_counts(self, form: Form, count: CountRows) -> RowCounts:
-        """Return the rows of each part; `count` counts those of a part without a record."""
+        """Count the rows of each part; `count` counts a part whose rows are not recorded."""
         counts, max_examples = zip(*map(count, range(len(self))), strict=True)
         return RowCounts(np.stack(counts), max(max_examples))
 
@@ -117,15 +117,15 @@ class OnePart(Parts):
 
     @cached_property
     def content(self) -> Content:
-        """Return the statistics of the examples."""
+        """See `Parts.content`."""
         return Content.of(self.examples)
 
     def __len__(self) -> int:
-        """Return 1, the number of parts."""
+        """Return 1."""
         return 1
 
     def open(self, part: int) -> Examples:
-        """Return the examples."""
+        """See `Parts.open`."""
         return self.examples
 
     def shape(self, shape: BatchShape, max_examples: int) -> BatchShape:
@@ -133,6 +133,6 @@ class OnePart(Parts):
         return self.examples.shape(shape, max_examples)
 
     def token_counts(self) -> Int[np.ndarray, " vocab"]:
-        """Count how often each id occurs among the targets, or in an even sample of many."""
-        tokens = self.examples.target_tokens
+        """See `Parts.token_counts`."""
+        tokens = self.examples.target_tokens  # an even sample is enough if they are many
         return np.bincount(tokens[:: -(-len(tokens) // _SAMPLED_TOKENS)])

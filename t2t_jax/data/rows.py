@@ -32,7 +32,7 @@ class Chosen(NamedTuple):
 
 
 class StepRows(NamedTuple):
-    """Rows of the global batch of a step."""
+    """Indices of rows of the global batch of a step."""
 
     step: int
     numbers: Integer[np.ndarray, " rows"]
@@ -43,9 +43,8 @@ class StepRows(NamedTuple):
 class Examples:
     """Pairs of a source and a target, for training or scoring, as flat token arrays.
 
-    Side i is `tokens[offsets[i] : offsets[i + 1]]` and ends with `EOS_ID`. The arrays may be
-    memory-mapped and are read only. `data.batching` assigns examples to rows by their lengths;
-    subclasses override how `batch` makes the arrays of the rows.
+    Source or target i is `tokens[offsets[i] : offsets[i + 1]]` and ends with `EOS_ID`. The arrays
+    may be memory-mapped. Subclasses override `batch` to make other arrays than tokens.
     """
 
     source_tokens: Integer[np.ndarray, " source_total"]
@@ -158,16 +157,15 @@ def filled(
     chosen: Chosen,
     shape: tuple[int, int],
 ) -> Sequence:
-    """Fill the rows of the sources or the targets of a batch.
+    """Fill the rows of the sources or the targets of a batch with the chosen examples.
 
     Args:
-      tokens: the concatenated tokens of all examples.
-      offsets: the tokens of example i are `tokens[offsets[i] : offsets[i + 1]]`.
+      tokens: the tokens of all examples; example i is `tokens[offsets[i] : offsets[i + 1]]`.
       shape: the number of rows, and the number of positions in a row.
     """
     examples, rows, segments = chosen
     lengths = offsets[examples + 1] - offsets[examples]
-    begins = np.cumsum(lengths) - lengths  # in all rows together
+    begins = np.cumsum(lengths) - lengths
     # Subtract the begin of the first segment of the row.
     columns = begins - np.maximum.accumulate(np.where(segments == 1, begins, 0))
     cells = ranges(rows * shape[1] + columns, lengths)  # indices of the flat arrays

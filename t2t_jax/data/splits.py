@@ -43,7 +43,7 @@ class Split(NamedTuple):
 
 
 def digest(*parts: str) -> str:
-    """Hash strings without spaces."""
+    """Hash strings, which must have no spaces."""
     return hashlib.sha256(" ".join(parts).encode()).hexdigest()
 
 

@@ -31,15 +31,15 @@ class TextFile:
     """A text file of a corpus, plain or compressed by gzip."""
 
     path: Path
-    packed: Path | None = None
+    compressed: Path | None = None
     """A compressed copy in the same directory; None if there is none."""
 
     @cached_property
     def survey(self) -> Survey:
         """Return the hash and the number of lines of the file, and check its compressed copy."""
         facts = survey(self.path)
-        if self.packed and survey(self.packed).digest != facts.digest:
-            raise UserError(f"{self.path} and {self.packed} hold different text; remove one")
+        if self.compressed and survey(self.compressed).digest != facts.digest:
+            raise UserError(f"{self.path} and {self.compressed} hold different text; remove one")
         return facts
 
     def lines(self) -> Iterator[str]:
@@ -88,8 +88,8 @@ def text_splits(directory: Path, source_language: str, target_language: str) -> 
         if source and target:
             splits[name] = Split.of(_aligned_digest, _read_text, source, target)
         elif name in SPLITS and (file := source or target):
-            missing = f"{name}.{target_language if source else source_language}"
-            raise UserError(f"{directory} has {file.path}, but no {missing} beside it")
+            missing_name = f"{name}.{target_language if source else source_language}"
+            raise UserError(f"{directory} has {file.path}, but no {missing_name} beside it")
     if not splits:
         raise UserError(
             f"corpus directory {directory} has no train.{source_language} and "

@@ -41,19 +41,19 @@ _ARRAYS = tuple(field.name for field in fields(Examples))[:4]
 
 
 def prepare_vocabulary(
-    config: DataConfig, corpus: Corpus, *, across_scripts: bool = False, needed: str | None = None
+    config: DataConfig, corpus: Corpus, *, across_scripts: bool = False, required: str | None = None
 ) -> Vocabulary:
     """Learn the vocabulary of a corpus's train split, or load it from the cache.
 
     Args:
-      across_scripts: whether a subword may hold both letters and punctuation. The cache key omits
-        this option, because a corpus has one task.
-      needed: a token that the task needs; it becomes the last protected token.
+      across_scripts: whether a subword may hold both letters and punctuation.
+      required: a token that the task needs; it becomes the last protected token.
     """
     tokens = config.protected_tokens
-    if needed is not None:
-        tokens = (*(token for token in tokens if token != needed), needed)
+    if required is not None:
+        tokens = (*(token for token in tokens if token != required), required)
     options = [tokens] if tokens else []  # no tokens: the key of earlier releases
+    # The key omits `across_scripts`, because the task of a corpus decides it.
     key = _hash(RECIPE_VERSION, corpus.fingerprint("train"), config.vocab_size, *options)
 
     def learn() -> Contents:
@@ -91,9 +91,9 @@ def prepare_text(
         `BOS_ID`, and documents of every split are cut; otherwise only those of train are cut.
     """
     limit = config.max_length if split == "train" or bidirectional else None
-    rows, begin = config.text_rows, bidirectional
-    encode = partial(tokenize_text, vocabulary=vocabulary, max_length=limit, rows=rows, begin=begin)
-    key = (str(limit), rows, "with begin") if begin else (str(limit), rows)
+    rows, bos = config.text_rows, bidirectional
+    encode = partial(tokenize_text, vocabulary=vocabulary, max_length=limit, rows=rows, bos=bos)
+    key = (str(limit), rows, "with begin") if bos else (str(limit), rows)
     return _prepared(config, corpus, split, encode, vocabulary.fingerprint, *key)
 
 
@@ -162,22 +162,21 @@ def tokenize_text(
     max_length: int | None,
     rows: str,
     *,
-    begin: bool,
+    bos: bool,
 ) -> Examples:
     """Tokenize documents, which are the targets of empty sources, and cut them into sequences.
 
     Args:
       max_length: the most tokens of a sequence; None cuts no document.
-      rows: the value of `data.text_rows`: "documents" cuts each document for itself, any other
-        value the whole text.
-      begin: whether each sequence begins with `BOS_ID`.
+      rows: "documents" cuts each document separately; "run_on" cuts the joined documents.
+      bos: whether each sequence begins with `BOS_ID`.
     """
     documents = tokenize((([], targets) for _, targets in pairs), vocabulary, None)
     tokens, offsets = documents.target_tokens, documents.target_offsets
     if max_length is not None:
         lengths = np.diff(offsets) if rows == "documents" else offsets[-1:]
-        offsets = offsets_of(_cut(lengths, max_length - begin))
-    if begin:
+        offsets = offsets_of(_cut(lengths, max_length - bos))
+    if bos:
         tokens = np.insert(tokens, offsets[:-1], BOS_ID)
         offsets += np.arange(len(offsets))
     sources = np.empty(0, tokens.dtype), np.zeros(len(offsets), np.int64)
@@ -211,14 +210,14 @@ def joined(splits: Sequence[Examples]) -> Examples:
 def after_first_tokens(split: Examples) -> Examples:
     """Move all source tokens but the first of each pair to the beginning of the target.
 
-    A decoder-only model reads the same sequences, and learns to predict all tokens but the first.
+    So a decoder-only model learns to predict all tokens of a sequence but the first.
     """
-    first, moved = split.source_offsets[:-1], split.source_lengths - 1
-    offsets = offsets_of(moved + split.target_lengths)
+    first, num_moved = split.source_offsets[:-1], split.source_lengths - 1
+    offsets = offsets_of(num_moved + split.target_lengths)
     source_tokens = np.asarray(split.source_tokens)
     tokens = np.empty(offsets[-1], source_tokens.dtype)
-    tokens[ranges(offsets[:-1], moved)] = source_tokens[ranges(first + 1, moved)]
-    target_cells = ranges(offsets[:-1] + moved, split.target_lengths)
+    tokens[ranges(offsets[:-1], num_moved)] = source_tokens[ranges(first + 1, num_moved)]
+    target_cells = ranges(offsets[:-1] + num_moved, split.target_lengths)
     tokens[target_cells] = np.asarray(split.target_tokens)
     sources = source_tokens[first], np.arange(len(first) + 1, dtype=np.int64)
     return Examples(*sources, tokens, offsets, split.skipped, split.num_pairs_read)
@@ -252,7 +251,7 @@ def flattened(
 
 
 def windows(split: Examples, length: int, stride: int, start: int) -> Examples:
-    """Cut text into windows that score each token once: context is source, scored tokens target.
+    """Cut text into windows for scoring, with each token in one target, and its context as source.
 
     The first window of a sequence scores `length` tokens. Each later window scores the next
     `stride` tokens, with the `length - stride` tokens before them as context::
@@ -268,8 +267,8 @@ def windows(split: Examples, length: int, stride: int, start: int) -> Examples:
       start: the id at the beginning of every window, as in training.
     """
     lengths = np.diff(split.target_offsets)
-    later = np.maximum(-(-(lengths - length) // stride), 0)  # windows after the first
-    counts = later + (lengths > 0)
+    num_later = np.maximum(-(-(lengths - length) // stride), 0)
+    counts = num_later + (lengths > 0)
     # One element per window: its sequence, its index there, and positions in the sequence.
     sequence = np.repeat(np.arange(len(lengths)), counts)
     index = np.arange(len(sequence)) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -309,13 +308,9 @@ def document_text(
     vocabulary: Vocabulary,
     examples: Callable[[Examples], Examples],
     *,
-    begin: bool,
+    bos: bool,
 ) -> TrainText:
-    """Describe how documents become training examples, in sequences cut by `data.text_rows`.
-
-    Args:
-      begin: whether each sequence begins with `BOS_ID`.
-    """
+    """Return the functions that make training examples of documents; see `tokenize_text`."""
     limit, rows = config.max_length, config.text_rows
-    encode = partial(tokenize_text, vocabulary=vocabulary, max_length=limit, rows=rows, begin=begin)
-    return TrainText(encode, examples, ("documents", limit, rows, begin))
+    encode = partial(tokenize_text, vocabulary=vocabulary, max_length=limit, rows=rows, bos=bos)
+    return TrainText(encode, examples, ("documents", limit, rows, bos))

@@ -92,10 +92,9 @@ def is_tag(symbol: str) -> bool:
 
 
 def parse_trees(lines: Iterable[str], path: str | Path) -> Iterator[Tree]:
-    """Parse the trees of a bracketed file, whose root may have the label TOP, ROOT, S1 or none.
+    """Parse the trees of a bracketed file, which may span lines or share a line.
 
-    Trees may span lines, and a line may hold several. Empty brackets are a tree without words, as
-    parsers write `(())` when they fail.
+    The root may have the label TOP, ROOT, S1 or none. Empty brackets are a tree without words.
 
     Args:
       path: the name of the file, for errors.
@@ -139,8 +138,9 @@ def _parse(text: str) -> Tree:
     """Parse one outermost bracket.
 
     Raises:
-      ValueError: the text has something else than constituents and words with their tags.
+      ValueError: the text has other contents than constituents and words with their tags.
     """
+    # Parsers write `(())` when they fail.
     if text.strip("()" + string.whitespace) in _OUTERMOST:
         return Tree([], [])
     words: list[str] = []
@@ -211,10 +211,6 @@ def build_tree(words: Sequence[str], symbols: Sequence[str]) -> tuple[Tree, int]
     - Close a bracket that is open at the end.
     - Remove a constituent without words.
 
-    Gold symbols are repaired too if a treebank tags a word against the rule for punctuation, so no
-    parser can get that sentence right. If the tag changes whether the word is punctuation, EVALB
-    finds different words in the two trees and reports an error.
-
     Args:
       words: the words of the sentence, not empty and without white space; brackets are escaped.
       symbols: the output of the model, any strings.
@@ -222,6 +218,9 @@ def build_tree(words: Sequence[str], symbols: Sequence[str]) -> tuple[Tree, int]
     Returns:
       The tree, and the number of repairs: 0 for a clean tree that follows the punctuation rule.
     """
+    # The rule for punctuation repairs gold symbols too, so no parser can get such a sentence right.
+    # If the gold tag wrongly decides whether a word is punctuation, EVALB finds different words in
+    # the two trees and reports an error.
     words = [escape_brackets(word) for word in words]
     valid_symbols, missing_tags, repairs = _fit_tags(words, symbols)
     balanced_symbols, open_labels, bracket_repairs = _balance(valid_symbols)
@@ -257,13 +256,13 @@ def _fit_tags(words: Sequence[str], symbols: Sequence[str]) -> tuple[list[str], 
     return valid_symbols, [_suitable_tag(word, "") for word in remaining], repairs
 
 
-def _suitable_tag(word: str, predicted: str) -> str:
+def _suitable_tag(word: str, predicted_tag: str) -> str:
     """Return the predicted tag, or a replacement if it does not suit the word."""
     for pattern, tags in _PUNCTUATION:
         if pattern.fullmatch(word):
-            return predicted if predicted in tags else tags[0]
-    fits = predicted not in _NEVER_A_WORD and _ATOM.fullmatch(predicted)
-    return predicted if fits else _WORD
+            return predicted_tag if predicted_tag in tags else tags[0]
+    fits = predicted_tag not in _NEVER_A_WORD and _ATOM.fullmatch(predicted_tag)
+    return predicted_tag if fits else _WORD
 
 
 def _balance(symbols: Iterable[str]) -> tuple[list[str], list[str], int]:
@@ -285,9 +284,9 @@ def _balance(symbols: Iterable[str]) -> tuple[list[str], list[str], int]:
             if not num_open[label]:
                 repairs += 1
                 continue
-            while (inner := open_labels.pop()) != label:  # close what the bracket encloses
-                balanced_symbols.append(f"){inner}")
-                num_open[inner] -= 1
+            while (inner_label := open_labels.pop()) != label:
+                balanced_symbols.append(f"){inner_label}")
+                num_open[inner_label] -= 1
                 repairs += 1
             num_open[label] -= 1
         balanced_symbols.append(symbol)

@@ -73,23 +73,20 @@ class Vocabulary(ABC):
 
     @property
     def marked_languages(self) -> tuple[str, ...]:
-        """Return the codes of the languages for which the vocabulary has tags."""
+        """Return the codes of the languages that have tags in the vocabulary."""
         return ()
 
     @property
     def speller(self) -> "Vocabulary":
-        """Return the vocabulary by which callers cache the spellings of all ids.
-
-        All vocabularies that `between` returns share it.
-        """
+        """Return the vocabulary that is the cache key of spellings for all language pairs."""
         return self
 
     def between(self, source: str, target: str) -> "Vocabulary":
         """Return the vocabulary for a pair of its languages.
 
         Args:
-          source: the language code of the sources; the part before an underscore is enough.
-          target: the language code of the targets, in the same form.
+          source: the source language code; the part before an underscore is enough.
+          target: the target language code, in the same form.
         """
         raise UserError(
             f"the model translates one pair of languages, and has no tag for {source} or "
@@ -106,7 +103,7 @@ class Vocabulary(ABC):
         """Return the subword ids of each source, then `EOS_ID`; an empty line is `[EOS_ID]`."""
 
     def encode_targets(self, lines: Sequence[str]) -> list[list[int]]:
-        """Return the subword ids of each target, then `EOS_ID`; an empty line is `[EOS_ID]`."""
+        """Return the subword ids of each target, in the form of `encode`."""
         return self.encode(lines)
 
     @abstractmethod
@@ -205,7 +202,7 @@ def parsed(serialized: bytes, schema: records.Schema) -> records.Record:
         raise ValueError(f"damaged: {error}") from error
 
 
-def before_end(ids: Rows, without: Sequence[int] = (PAD_ID,)) -> list[list[int]]:
-    """Cut rows of ids before their first `EOS_ID`, and drop the ids in `without`."""
+def before_end(ids: Rows, dropped_ids: Sequence[int] = (PAD_ID,)) -> list[list[int]]:
+    """Cut rows of ids before their first `EOS_ID`, and drop the ids in `dropped_ids`."""
     rows = (takewhile(lambda token: token != EOS_ID, map(int, row)) for row in ids)
-    return [[token for token in row if token not in without] for row in rows]
+    return [[token for token in row if token not in dropped_ids] for row in rows]

@@ -79,7 +79,7 @@ class LanguageModelling(task.Task):
 
     def train_text(self, config: Config, vocabulary: Vocabulary) -> TrainText:
         """Return the rules that turn documents into sequences; see `Task.train_text`."""
-        return document_text(config.data, vocabulary, lambda text: text, begin=False)
+        return document_text(config.data, vocabulary, lambda text: text, bos=False)
 
     def examples(
         self, config: Config, corpus: Corpus, vocabulary: Vocabulary, split: str, longest: float

@@ -1,14 +1,7 @@
 """Training of the shared subword vocabulary (section 5.1) with SentencePiece's BPE.
 
-The paper leaves these choices open:
-
-- Only white space is normalized: tabs and Unicode line ends become spaces, and runs of spaces one
-  space. NFKC, the usual choice, turns … into three dots and ² into 2, so a model could never
-  write the reference.
-- A large vocabulary spells rare characters in bytes, which take 256 entries, and so spells every
-  text. A small vocabulary has every character of its training text instead.
-- SentencePiece ignores lines of more than 4,192 bytes and lines with U+2585, so longer lines are
-  cut, and a space replaces U+2585.
+A large vocabulary spells rare characters in bytes, which take 256 entries, and so spells every
+text. A small vocabulary has every character of its training text instead.
 """
 
 import io
@@ -29,11 +22,13 @@ from t2t_jax.errors import UserError, warn
 RECIPE_VERSION = 2
 """The version of `train_vocabulary`, raised whenever the same text would give another result."""
 
+# The only normalization: these characters become spaces, and runs of spaces one space. NFKC, the
+# usual choice, turns … into three dots and ² into 2, so a model could never write the reference.
 _SPACES = "\t\n\v\f\r\x85\u2028\u2029"
 _MAX_TRAINING_PAIRS = 500_000
-_MAX_LINE_BYTES = 4192  # the default of SentencePiece's max_sentence_length
+_MAX_LINE_BYTES = 4192  # SentencePiece ignores longer lines, so we cut them
 _PART = re.compile(r".{1,1047}(?: |$)|.{1,1048}", re.DOTALL)  # a character has at most 4 bytes
-_RESERVED = "\u2585"  # SentencePiece marks unknown characters with it while it learns
+_RESERVED = "\u2585"  # SentencePiece ignores lines with this character
 # From this size on, the 256 bytes take no more than an eighth of the vocabulary.
 _SMALLEST_SIZE_WITH_BYTES = 2048
 
@@ -96,11 +91,11 @@ def _parts(line: str) -> list[str]:
 
 def _warn_of_lost(characters: set[str], vocabulary: SharedVocabulary) -> None:
     [pieces] = vocabulary.pieces([range(UNK_ID + 1, len(vocabulary))])
-    if lost := sorted(characters.difference(_SPACES, " ", *pieces)):
-        codes = ", ".join(f"U+{ord(character):04X}" for character in lost[:5])
+    if unknown := sorted(characters.difference(_SPACES, " ", *pieces)):
+        codes = ", ".join(f"U+{ord(character):04X}" for character in unknown[:5])
         warn(
-            f"the vocabulary cannot spell {len(lost):,} characters of the corpus ({codes}), which "
-            f"become <unk>; from vocab_size={_SMALLEST_SIZE_WITH_BYTES} on, bytes spell them"
+            f"the vocabulary cannot spell {len(unknown):,} characters of the corpus ({codes}), "
+            f"which become <unk>; from vocab_size={_SMALLEST_SIZE_WITH_BYTES} on, bytes spell them"
         )
 
 
@@ -147,7 +142,6 @@ def _spread(
 def _without_traces(model: bytes) -> bytes:
     """Remove the fields that differ between machines from a SentencePiece model."""
     proto = sentencepiece_model_pb2.ModelProto.FromString(model)
-    # The path of the temporary file, and the number of cores.
     proto.normalizer_spec.ClearField("normalization_rule_tsv")
     proto.trainer_spec.ClearField("num_threads")
     return proto.SerializeToString(deterministic=True)

@@ -66,7 +66,7 @@ class SharedVocabulary(Vocabulary):
 
     def decode(self, ids: Rows) -> list[str]:
         """See `Vocabulary.decode`."""
-        return in_threads(self._processor.decode, before_end(ids, without=(PAD_ID, BOS_ID)))
+        return in_threads(self._processor.decode, before_end(ids, dropped_ids=(PAD_ID, BOS_ID)))
 
 
 def processor_of(model: bytes) -> sentencepiece.SentencePieceProcessor:
@@ -80,14 +80,11 @@ def processor_of(model: bytes) -> sentencepiece.SentencePieceProcessor:
     return processor
 
 
-def in_threads(work: Callable[[Any], Any], rows: Sequence[object]) -> list[Any]:
-    """Apply a SentencePiece function, which takes one row or a list of rows, to each row.
-
-    A list uses several threads.
-    """
+def in_threads(function: Callable[[Any], Any], rows: Sequence[object]) -> list[Any]:
+    """Apply a SentencePiece function to each row: to few rows one by one, to many as one list."""
     # A list starts a thread for each core, which takes longer than encoding a few rows, and much
     # longer on busy cores.
-    return [*map(work, rows)] if len(rows) < _FEW_ROWS else work(list(rows))
+    return [*map(function, rows)] if len(rows) < _FEW_ROWS else function(list(rows))
 
 
 def spelling_of(processor: sentencepiece.SentencePieceProcessor, number: int) -> bytes:

@@ -295,7 +295,7 @@ class MaskedLanguageModelling(EncoderTask):
         self, config: Config, corpus: Corpus, inherited: Vocabulary | None = None
     ) -> Vocabulary:
         """Make a vocabulary of the documents, with an entry `<mask>`."""
-        vocabulary = inherited or tokenized.prepare_vocabulary(config.data, corpus, needed=MASK)
+        vocabulary = inherited or tokenized.prepare_vocabulary(config.data, corpus, required=MASK)
         labelled.mask_id(vocabulary)
         return vocabulary
 
@@ -308,7 +308,7 @@ class MaskedLanguageModelling(EncoderTask):
         """Return the rules that turn documents into sequences; see `Task.train_text`."""
         seed = config.training.effective_seed("order_seed")
         examples = partial(MaskedText.of, data=config.data, vocabulary=vocabulary, seed=seed)
-        return document_text(config.data, vocabulary, examples, begin=True)
+        return document_text(config.data, vocabulary, examples, bos=True)
 
     def examples(
         self, config: Config, corpus: Corpus, vocabulary: Vocabulary, split: str, longest: float

@@ -172,7 +172,7 @@ class FramedVocabulary(Vocabulary):
 
     def decode(self, ids: Rows) -> list[str]:
         """Return the text of each row, without tags; see `Vocabulary.decode`."""
-        return self.text.decode(before_end(ids, without=tuple(self._silent)))
+        return self.text.decode(before_end(ids, dropped_ids=tuple(self._silent)))
 
     def _frame(self, name: str, side: int) -> tuple[int, ...]:
         return tuple(

@@ -112,7 +112,7 @@ class PairedVocabulary(Vocabulary):
 
     def decode(self, ids: Rows) -> list[str]:
         """See `Vocabulary.decode`."""
-        rows = self.target_pieces(before_end(ids, without=(PAD_ID,)))
+        rows = self.target_pieces(before_end(ids, dropped_ids=(PAD_ID,)))
         return [text.strip() for text in in_threads(self._splitters[1].decode_pieces, rows)]
 
     def _tag(self, line: str) -> str:

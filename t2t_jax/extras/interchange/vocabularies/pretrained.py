@@ -83,7 +83,7 @@ class PretrainedVocabulary(Vocabulary):
 
     def decode(self, ids: Rows) -> list[str]:
         """See `Vocabulary.decode`."""
-        rows = before_end(ids, without=(PAD_ID, BOS_ID))
+        rows = before_end(ids, dropped_ids=(PAD_ID, BOS_ID))
         file_rows = [[self.order[token] for token in row] for row in rows]
         texts: list[str] = self._tokenizer.decode_batch(file_rows, skip_special_tokens=True)
         return texts
