@@ -30,7 +30,6 @@ def refuse_other_models(name: str, form: Any, model: PortableModel) -> None:
     """Raise a `UserError` if a format cannot hold the config or the vocabulary of a model.
 
     Args:
-      name: name of the format, for the error.
       form: implementation of the format; see `interchange.formats`.
     """
     carried, faults = form.carried(model.config), []

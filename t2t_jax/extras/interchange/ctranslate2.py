@@ -6,8 +6,8 @@
     OUT/vocabulary.model        SentencePiece model, or source.spm and target.spm
     OUT/README.md               example in Python
 
-CTranslate2 has no ALiBi, so the export stores ALiBi as a relative position bias of T5: with one
-bucket per distance, that bias can be any function of the distance.
+CTranslate2 supports ALiBi only in decoders, so the export stores ALiBi as a relative position bias
+of T5 with one bucket per distance.
 """
 
 from collections.abc import Mapping
@@ -143,6 +143,7 @@ def _decoding_options(model: PortableModel) -> dict[str, object]:
 
 
 def _specification(model: PortableModel) -> Any:
+    """Return the CTranslate2 specification of a model, with all parameters."""
     with needs_extra("ctranslate2", "the format ctranslate2"):
         from ctranslate2.specs import TransformerSpec
     network = model.config.model
@@ -206,6 +207,7 @@ def _stack_specification(model: ModelConfig, stack: Stack) -> Any:
 
 
 def _fill_stack(spec: Any, tree: _Tree, name: str, side: str, model: ModelConfig) -> None:
+    """Copy the parameters of an encoder or decoder stack to CTranslate2."""
     biases = _distance_biases(model, tree, side)
     for index, layer in enumerate(spec.layer):
         params = tree[name]["layers"][str(index)]
@@ -230,7 +232,7 @@ def _fill_stack(spec: Any, tree: _Tree, name: str, side: str, model: ModelConfig
 
 
 def _fill_attention(spec: Any, params: _Tree, model: ModelConfig, *projections: str) -> None:
-    """Copy the parameters of an attention sub-layer to its CTranslate2 specification.
+    """Copy an attention sub-layer to CTranslate2.
 
     Args:
       projections: letters of the matrices in each projection of CTranslate2, such as "QKV".
@@ -267,7 +269,7 @@ def _fill_norm(spec: Any, params: Arrays) -> None:
 
 
 def _distance_biases(model: ModelConfig, tree: _Tree, side: str) -> Mapping[str, object]:
-    """Return the relative position bias of self-attention as in T5, as attributes to set, or {}."""
+    """Return the attributes of a T5 relative position bias, or {} for other positions."""
     if model.position == "relative_bias":
         table, max_distance = tree[f"{side}_position"], _T5_DISTANCE
         assert len(table) == tables.RELATIVE_BUCKETS

@@ -1,12 +1,10 @@
-"""List the formats of exports and imports, and write or read a model in a format.
+"""List the formats of exports and imports, and write or read models.
 
-A module of `interchange`, or an object in a module, implements each format. A format that exports
-models defines
+A module or an object implements each format. A format that exports models defines
 
     VOCABULARIES                        the vocabulary classes that the format can hold
     carried(config)                     the fields that the format can hold; see `carried.py`
-    write(model, directory)             fill an empty directory; a format with several dtypes
-                                        also takes `dtype`
+    write(model, directory, dtype)      fill an empty directory; `dtype` only with several dtypes
 
 A format that imports models defines
 
@@ -139,8 +137,7 @@ def write_model(
       dtype: dtype of the parameters, such as "int8"; None is the default of the format.
 
     Raises:
-      UserError: the format cannot hold the model or the dtype, a library is missing, or the
-        directory is not writable.
+      UserError: the format cannot hold the model, a library is missing, or writing fails.
     """
     from t2t_jax.extras.interchange.carried import refuse_other_models
     from t2t_jax.workdir import PROVENANCE
@@ -164,8 +161,7 @@ def read_model(name: str, path: Path, **options: Any) -> "PortableModel":
       options: flags of the format; see `Format.options`.
 
     Raises:
-      UserError: the model is missing, its files are damaged, or it uses an option that t2t_jax
-        does not implement.
+      UserError: the files are missing or damaged, or t2t_jax lacks an option of the model.
     """
     check_format(name, readable())
     model: PortableModel = implementation(name).read(path, **options)

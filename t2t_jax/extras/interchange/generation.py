@@ -1,7 +1,7 @@
 """Convert decoding settings between our config and the generation config of transformers.
 
-The import reads generation_config.json, or config.json if that file is missing. It converts all
-settings that have a counterpart in `DecodingConfig`, and warns about others that change the output.
+The import reads generation_config.json, or config.json if that file is missing. A warning names the
+settings that change the output but have no counterpart in `DecodingConfig`.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -75,7 +75,6 @@ def with_hf_search(
     """Return an imported model with the decoding settings in its transformers files.
 
     Args:
-      path: directory of the model files.
       hf_config: fields of config.json.
       order: transformers id of each vocabulary entry, by t2t_jax id.
       caller_settings: names of settings that the caller imports.
@@ -112,7 +111,6 @@ def _decoding_fields(
       settings: a value for each name in `_DEFAULTS`.
       ids: t2t_jax id of each vocabulary entry, by transformers id.
       padding: transformers id of padding.
-      file: file of the settings, for errors.
     """
     min_length, max_length = settings["min_new_tokens"], settings["max_new_tokens"]
     # `min_length` and `max_length` of transformers also count the start token.
@@ -141,9 +139,9 @@ def _forbidden_ids(
 ) -> tuple[int, ...]:
     """Return the t2t_jax ids of tokens that no output may contain.
 
-    Padding is forbidden unless `bad_words_ids` is set, as in transformers. The end-of-sentence
-    token is never forbidden. The arguments are those of `_decoding_fields`.
+    The arguments are the same as in `_decoding_fields`.
     """
+    # Without `bad_words_ids`, transformers forbids padding.
     words = [[padding]] if settings["bad_words_ids"] is None else settings["bad_words_ids"]
     words = [*words, *([token] for token in settings["suppress_tokens"] or [])]
     for word in words:
@@ -159,20 +157,20 @@ def _forbidden_ids(
 def _lost_settings(
     record: Record, settings: Record, names: Collection[str], hf_config: Record
 ) -> list[str]:
-    """Return the settings, as "name=value", that change the output but have no counterpart here.
+    """Return the settings, as "name=value", that change the output but have no t2t_jax counterpart.
 
     Args:
       record: fields of the file.
       settings: a value for each name in `_DEFAULTS`.
       names: names of other settings that may change the output.
-      hf_config: fields of config.json, with the special ids that the import uses.
+      hf_config: fields of config.json.
     """
     beams, alpha = settings["num_beams"], settings["length_penalty"]
-    stops_like_ours = settings["early_stopping"] in (False, "never" if alpha == 0 else False)
+    is_stop_supported = settings["early_stopping"] in (False, "never" if alpha == 0 else False)
     constraints = settings["no_repeat_ngram_size"], settings["min_new_tokens"]
     is_lost = {
         "length_penalty": alpha < 0,
-        "early_stopping": beams > 1 and not stops_like_ours,
+        "early_stopping": beams > 1 and not is_stop_supported,
         "do_sample": beams > 1 and settings["do_sample"],
         "bad_words_ids": any(len(word) > 1 for word in settings["bad_words_ids"] or []),
         "suppress_tokens": hf_config["eos_token_id"] in (settings["suppress_tokens"] or []),
@@ -193,7 +191,7 @@ def write_search(
     """Write generation_config.json with the decoding settings of a config.
 
     Args:
-      special: ids of special tokens in transformers, by setting; see `special_ids`.
+      special: settings from `special_ids`.
       order: transformers id of each vocabulary entry, by t2t_jax id.
     """
     decoding = config.decoding
@@ -216,7 +214,7 @@ def write_search(
 def special_ids(
     model: ModelConfig, order: Order, begin: int | None = None
 ) -> dict[str, int | None]:
-    """Return the transformers ids of special tokens, by the names of settings in transformers.
+    """Return the settings of transformers for special tokens.
 
     Args:
       order: transformers id of each vocabulary entry, by t2t_jax id.
@@ -238,6 +236,6 @@ def num_positions(config: Config) -> int:
 
 
 def _max_target_length(config: Config) -> int:
-    """Return the maximum number of target tokens, including the start token."""
+    """Return the maximum length of a target, including the start token."""
     source, extra = config.decoding.max_source_length, config.decoding.max_extra_length
     return extra + 1 if config.decoding.beam_rule == "transformers" else source + extra

@@ -35,7 +35,7 @@ _FIELDS = {
     "resid_pdrop": pretrained.Counterpart("dropout_rate", model_files.RATE, 0.1),
     "attn_pdrop": pretrained.Counterpart("attention_dropout_rate", model_files.RATE, 0.1),
 }
-_OTHERS = {
+_EXTRA_TYPES = {
     "vocab_size": model_files.SIZE,
     "eos_token_id": NotRequired[model_files.ID | None],
     "n_inner": NotRequired[model_files.SIZE | None],
@@ -86,9 +86,9 @@ def _name_pairs(model: ModelConfig) -> Iterator[places.NamePair]:
 
 def read(path: Path) -> portable.PortableModel:
     """Read a GPT-2 model from a directory that `save_pretrained` wrote, with tokenizer.json."""
-    hf_config = pretrained.read_pretrained_config(path, "gpt2", _FIELDS, _OTHERS, _FIXED)
+    hf_config = pretrained.read_pretrained_config(path, "gpt2", _FIELDS, _EXTRA_TYPES, _FIXED)
     vocabulary = _read_vocabulary(path, hf_config)
-    config = _read_config(path, hf_config, vocabulary)
+    config = _convert_config(path, hf_config, vocabulary)
     tensors = pretrained.read_tensors(path, _spellings)
     arrays = dict(_import_arrays(tensors, config.model, vocabulary))
     return portable.PortableModel(config, vocabulary, arrays, ())
@@ -119,7 +119,7 @@ def _read_vocabulary(path: Path, hf_config: Record) -> PretrainedVocabulary:
         return pretrained_vocabulary(model_files.read_text(file), order.tolist(), unknown=1)
 
 
-def _read_config(path: Path, hf_config: Record, vocabulary: Vocabulary) -> Config:
+def _convert_config(path: Path, hf_config: Record, vocabulary: Vocabulary) -> Config:
     length = hf_config["n_positions"]
     steps = "data.source_tokens_per_step", "data.target_tokens_per_step"
     changes = {

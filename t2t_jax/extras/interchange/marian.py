@@ -7,22 +7,9 @@
     DIR/target_vocab.json                       ids of target subwords, if they differ
     DIR/README.md                               example in Python (export only)
 
-Import: transformers computes sinusoidal positions by the paper's formula, unless the file has
-position tables. The import refuses tables that differ from the formula. Marian's C++ toolkit, which
-trained OPUS-MT, uses other sinusoids (`functional.position.tensor2tensor_sinusoids`), which differ
-by up to 0.14 at position 100.
-
-Export: the export rewrites the parameters, because three details differ in transformers or in the
-CTranslate2 converter:
-
-- transformers computes sinusoids with all sines first. The export permutes the channels of the
-  model to that order, which keeps the outputs.
-- Norms of transformers have an epsilon of 1e-5. The export scales the values between norms to keep
-  the outputs. Only the first norm of each stack differs, by at most 5e-6 (relative) where the
-  variance is 1 or more.
-- The CTranslate2 converter expects a start embedding of zeros and padding as the last entry. The
-  export subtracts the start embedding from all embeddings, corrects the biases of the first
-  layers, and changes the ids.
+transformers computes sinusoidal positions, or reads stored tables. The import refuses tables that
+differ from the formula. Marian's C++ toolkit, which trained OPUS-MT, uses other sinusoids
+(`functional.position.tensor2tensor_sinusoids`). They differ by up to 0.14 at position 100.
 """
 
 from collections.abc import Callable
@@ -63,7 +50,7 @@ _FIELDS = pretrained.encoder_decoder_fields("gelu")
 _EPSILON = 1e-5
 """The epsilon of the norms in `MarianMTModel`."""
 _SHARED, _TIED = "share_encoder_decoder_embeddings", "tie_word_embeddings"
-_OTHERS = {
+_EXTRA_TYPES = {
     "decoder_start_token_id": model_files.ID,
     _SHARED: NotRequired[bool],
     "decoder_vocab_size": NotRequired[model_files.SIZE | None],
@@ -79,10 +66,10 @@ def read(path: Path, *, positions: Positions = "huggingface") -> portable.Portab
     Args:
       positions: program whose sinusoids the model uses.
     """
-    config_file = pretrained.read_encoder_decoder_config(path, "marian", _FIELDS, _OTHERS, {})
+    config_file = pretrained.read_encoder_decoder_config(path, "marian", _FIELDS, _EXTRA_TYPES, {})
     hf_config = {_SHARED: True, _TIED: True, **config_file}
     vocabulary, orders = _read_vocabulary(path, hf_config)
-    config = _read_config(path, hf_config, vocabulary, positions)
+    config = _convert_config(path, hf_config, vocabulary, positions)
     tensors = pretrained.read_tensors(path)
     arrays: Arrays = dict(_import_arrays(tensors, hf_config, config.model, orders))
     if positions == "huggingface":  # t2t_jax interleaves sines and cosines
@@ -98,7 +85,7 @@ def read(path: Path, *, positions: Positions = "huggingface") -> portable.Portab
 
 
 def _read_vocabulary(path: Path, hf_config: Record) -> tuple[PairedVocabulary, list[places.Order]]:
-    """Read the vocabulary, and return it with the id orders of sources and of targets."""
+    """Read the vocabulary, and return it with the `Order` of sources and of targets."""
     is_separate = (path / "target_vocab.json").exists()
     names = "vocab.json", "target_vocab.json" if is_separate else "vocab.json"
     sizes = hf_config["vocab_size"], hf_config.get("decoder_vocab_size") or hf_config["vocab_size"]
@@ -153,7 +140,7 @@ def _sines_first(d_model: int) -> Int[np.ndarray, " d_model"]:
     return np.r_[0:d_model:2, 1:d_model:2]
 
 
-def _read_config(
+def _convert_config(
     path: Path, hf_config: Record, vocabulary: PairedVocabulary, positions: Positions
 ) -> Config:
     shared = hf_config[_SHARED]
@@ -239,7 +226,7 @@ def model_config(config: Config, vocab_size: int, first: int = 0) -> dict[str, o
 
     Args:
       vocab_size: number of target entries.
-      first: t2t_jax id of the entry with id 0 in transformers; the entries before it come last.
+      first: t2t_jax id of the entry with id 0 in transformers; earlier entries come last.
     """
     model = config.model
     assert isinstance(model, EncoderDecoderConfig)
@@ -257,10 +244,10 @@ def model_config(config: Config, vocab_size: int, first: int = 0) -> dict[str, o
 
 
 def _write_tokenizer(model: portable.PortableModel, directory: Path, first: int) -> None:
-    """Write the vocabulary as the files of a `MarianTokenizer` of transformers.
+    """Write the files of a `MarianTokenizer` of transformers.
 
     Args:
-      first: t2t_jax id of the entry with id 0 in transformers; see `model_config`.
+      first: t2t_jax id of the entry with id 0 in transformers.
     """
     config, vocabulary, pieces = model.config, model.vocabulary, _pieces(model.vocabulary)
     sizes = vocabulary.source_size, len(vocabulary)
@@ -285,24 +272,29 @@ def _write_tokenizer(model: portable.PortableModel, directory: Path, first: int)
 
 
 def _pieces(vocabulary: Vocabulary) -> list[list[str]]:
-    """Return the subwords by id: one list, or two if sources and targets differ."""
+    """Return the subwords in id order: one list, or two if sources and targets differ."""
     (sources,) = vocabulary.pieces([range(vocabulary.source_size)])
     (targets,) = vocabulary.target_pieces([range(len(vocabulary))])
     return [sources] if sources == targets else [sources, targets]
 
 
 def _export_arrays(model: portable.PortableModel, first: int) -> places.NamedArrays:
-    """Yield the parameters with the names and the layout of `MarianMTModel`.
+    """Yield the parameters of a `MarianMTModel` of transformers.
 
     Args:
-      first: t2t_jax id of the entry with id 0 in transformers; see `model_config`.
+      first: t2t_jax id of the entry with id 0 in transformers.
     """
     network = model.config.model
     assert isinstance(network, EncoderDecoderConfig)
     arrays = rewriting.with_all_heads(model.arrays, network)
+    # Scaling the values between norms keeps the outputs with the epsilon of transformers. Only the
+    # first norm of each stack differs, by at most 5e-6 (relative) where the variance is 1 or more.
     arrays = rewriting.as_post_norm(arrays, network, _EPSILON)
+    # The CTranslate2 converter expects a start embedding of zeros, and padding as the last entry.
+    # Biases in the first layers compensate for the shift of all embeddings.
     arrays = rewriting.with_all_biases(arrays, network)
     arrays = rewriting.with_start_of_zeros(arrays, network, start_id(network))
+    # transformers computes sinusoids with all sines before all cosines.
     arrays = rewriting.permuted_channels(arrays, _sines_first(network.d_model))
     arrays = {"output_bias": np.zeros(len(model.vocabulary), np.float32), **arrays}
     by_id = {*network.embeddings.values(), "output_bias"}  # arrays with a row per entry

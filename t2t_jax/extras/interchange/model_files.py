@@ -1,6 +1,6 @@
 """Read settings, vocabularies and tensors of imported models from untrusted files.
 
-All readers raise a `UserError` that names the file if it is missing, damaged or of another kind.
+All readers raise a `UserError` for a missing or damaged file.
 """
 
 from collections.abc import Iterator, Mapping
@@ -32,7 +32,7 @@ _MAX_BYTES = 1 << 28
 
 
 class Token(TypedDict):
-    """The JSON object of a token that a tokenizer adds to its subwords."""
+    """A token that a tokenizer adds to its subwords, in JSON."""
 
     content: str
 
@@ -67,7 +67,7 @@ def read_text(path: Path) -> str:
 
 
 def read_json(path: Path, schema: Schema) -> Record:
-    """Return the fields of a JSON file after a check against a schema."""
+    """Read a JSON object from a file, and check it against a schema."""
     content = read_bytes(path)
     try:
         return parse_object(content, schema)
@@ -94,10 +94,10 @@ def read_tokenizer(path: Path) -> tuple[dict[str, int], dict[str, int]]:
 
 
 def pieces_by_id(path: Path, ids: Mapping[str, int], size: int) -> list[str]:
-    """Return the entries of a vocabulary file in the order of their ids 0 to `size` - 1.
+    """Return vocabulary entries in id order.
 
     Raises:
-      UserError: an id is missing, or two entries share an id.
+      UserError: an id from 0 to `size` - 1 is missing, or entries share an id.
     """
     pieces = sorted(ids, key=ids.__getitem__)
     if [ids[piece] for piece in pieces] != [*range(size)]:
@@ -137,11 +137,7 @@ def sibling_path(file: Path, name: str) -> Path:
 
 
 def config_of(file: Path, changes: Mapping[str, object], base: Config | None = None) -> Config:
-    """Change fields of a config, and name the file of the changes if a value is invalid.
-
-    Args:
-      base: config to change; None is the default config.
-    """
+    """Change fields of a config, or of the default config. Errors name the file of the changes."""
     try:
         return (base or Config()).replace(changes)
     except UserError as error:

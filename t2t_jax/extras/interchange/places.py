@@ -1,4 +1,4 @@
-"""Read the arrays of an imported model by name, and map their names to ours.
+"""Read the arrays of an imported model, and map names of transformers to names of t2t_jax.
 
 `Tensors.finish` refuses unread arrays. Some files also store constants, such as sinusoids or causal
 masks. t2t_jax computes these constants itself, so `finish` refuses constants with other values.
@@ -33,15 +33,12 @@ NamedArrays: TypeAlias = Iterator[tuple[str, Float32[np.ndarray, "..."]]]
 
 
 def new_order(pieces: Sequence[str], first: Sequence[int]) -> tuple[list[str], Order]:
-    """Return the entries of an imported vocabulary in the order of their t2t_jax ids.
+    """Return the text and the original id of each vocabulary entry, by t2t_jax id.
 
     Args:
       pieces: text of each entry, by original id.
-      first: original ids of the entries that come first: padding, end of sentence and other special
-        entries. `NONE` adds an entry that the original vocabulary lacks.
-
-    Returns:
-      The text of each entry, with `PAD` and `END` for the first two, and its original id.
+      first: original ids of padding, end of sentence and other special entries that come first;
+        `NONE` adds an entry that the original vocabulary lacks.
     """
     order = [*first, *(number for number in range(len(pieces)) if number not in first)]
     texts = [PAD, END, *(pieces[number] for number in order[2:])]
@@ -49,13 +46,9 @@ def new_order(pieces: Sequence[str], first: Sequence[int]) -> tuple[list[str], O
 
 
 def reorder_rows(array: Float32[np.ndarray, "..."], order: Order) -> Float32[np.ndarray, "..."]:
-    """Return an array with its rows in the order of t2t_jax ids, and zeros for `NONE`.
-
-    Args:
-      array: [original vocabulary size, ...].
-      order: original id of each entry; see `new_order`.
-    """
-    has_row = (order != NONE).reshape(-1, *[1] * (array.ndim - 1))  # [entries, 1, ...]
+    """Reorder the rows of an array from original ids to t2t_jax ids, with zeros for `NONE`."""
+    # `array` has the shape [original vocabulary, ...], and the result [vocabulary, ...].
+    has_row = (order != NONE).reshape(-1, *[1] * (array.ndim - 1))
     return np.where(has_row, array[order], np.float32(0)).astype(np.float32)
 
 
@@ -66,7 +59,7 @@ Spellings: TypeAlias = Callable[[str], Iterable[str]]
 
 
 def single_spelling(name: str) -> tuple[str, ...]:
-    """Return the name as its only spelling."""
+    """Return the name as the only spelling of an array."""
     return (name,)
 
 
@@ -76,7 +69,7 @@ formulas that such an array may follow. A formula maps the lengths of the axes t
 
 
 class Tensors:
-    """The arrays of a model file. A caller takes each array by name and then calls `finish`."""
+    """The arrays of a model file. An import takes each array by name, then calls `finish`."""
 
     def __init__(
         self, file: Path, arrays: Mapping[str, np.ndarray], spellings: Spellings = single_spelling
@@ -88,7 +81,7 @@ class Tensors:
         self._spellings = spellings
 
     def __contains__(self, name: str) -> bool:
-        """Return whether the file contains an array with any spelling of a name."""
+        """Return whether the file has an array with any spelling of a name."""
         return any(spelling in self._arrays for spelling in self._spellings(name))
 
     def take(self, name: str, *shape: int | None) -> Float32[np.ndarray, "..."]:
@@ -98,20 +91,20 @@ class Tensors:
           shape: expected length of each axis, or None for any; no arguments skip the check.
 
         Raises:
-          UserError: the array is missing, is not finite, or has another shape or kind of dtype.
+          UserError: the array is missing, not finite, or has another shape or kind of dtype.
         """
         spellings = [spelling for spelling in self._spellings(name) if spelling in self._arrays]
         if not spellings:
             raise UserError(
-                f"{self.file} has no array {name}, which a model with its options has; it is "
-                "damaged, or of another kind of model"
+                f"{self.file} has no array {name}, but its options require the array; the file is "
+                "damaged, or belongs to another kind of model"
             )
         self._unread.discard(spellings[0])
         array = self._arrays[spellings[0]]
         if array.dtype.name not in _DTYPES:
             raise UserError(
-                f"{self.file} has numbers of the kind {array.dtype} in the array {name}; import "
-                "the model as it was before its weights were made integers"
+                f"{self.file} has the dtype {array.dtype} in the array {name}; import the "
+                "unquantized model in float32, float16 or bfloat16"
             )
         if shape and (
             array.ndim != len(shape)
@@ -119,31 +112,30 @@ class Tensors:
         ):
             lengths = ", ".join("any" if length is None else f"{length:,}" for length in shape)
             raise UserError(
-                f"{self.file} has the array {name} of shape {array.shape}, and the options of the "
-                f"model ask for ({lengths}); they are of another model"
+                f"{self.file} has the array {name} of shape {array.shape}, but the options of the "
+                f"model require ({lengths}); the options belong to another model"
             )
         with np.errstate(over="ignore"):  # the next check refuses infinity
             array = np.asarray(array, np.float32)
         if not np.isfinite(array).all():
             raise UserError(
                 f"{self.file} has NaN or infinity in the array {name}; choose a checkpoint from "
-                "before the training diverged"
+                "before training diverged"
             )
         return array
 
     def take_copy(self, name: str, original: Float32[np.ndarray, "..."]) -> None:
-        """Mark an optional array as read, and raise a `UserError` if it differs from another."""
+        """Take an optional copy of an array; raise a `UserError` if it differs from `original`."""
         if name in self and not np.array_equal(self.take(name), original):
             raise UserError(
-                f"{self.file} has another array {name} than the one that it is shared with; it is "
-                "damaged, or its options are of another model"
+                f"{self.file} has an array {name} that differs from the shared embedding matrix; "
+                "the file is damaged, or its options belong to another model"
             )
 
     def take_rows(self, name: str, order: Order, *width: int) -> Float32[np.ndarray, "..."]:
         """Take an array with a row per vocabulary entry, and reorder its rows to t2t_jax ids.
 
         Args:
-          order: row in the file of each entry; see `new_order`.
           width: length of a row; no argument if the array has one value per entry.
         """
         entries = int(np.count_nonzero(order != NONE))
@@ -156,7 +148,7 @@ class Tensors:
             formulas = next((f for key, f in constants.items() if re.fullmatch(key, name)), ())
             if not formulas:
                 raise UserError(
-                    f"{subject}, which no model of t2t_jax with its options has; choose a "
+                    f"{subject}, which no t2t_jax model with these options has; choose a "
                     "checkpoint without it"
                 )
             array = self._arrays[name]
@@ -172,7 +164,7 @@ class Tensors:
 
 
 def _largest_difference(array: np.ndarray, formula: Callable[..., Any]) -> float:
-    """Return the largest absolute difference from a formula; infinity if the shapes differ."""
+    """Return the largest difference from a formula, or infinity if the shapes differ."""
     try:
         expected = np.broadcast_to(formula(*array.shape), array.shape)
     except (IndexError, TypeError, ValueError):
@@ -181,22 +173,22 @@ def _largest_difference(array: np.ndarray, formula: Callable[..., Any]) -> float
 
 
 class NamePair(NamedTuple):
-    """The names of one parameter in t2t_jax and in another library."""
+    """The names of one parameter in t2t_jax and in transformers."""
 
     name: str
     """The name of the parameter in t2t_jax."""
     hf_name: str
-    """The name of the array in the other library."""
+    """The name of the array in transformers."""
     transposed: bool = False
-    """Whether the other library stores the transpose of the array in t2t_jax."""
+    """Whether transformers stores the transpose of the array in t2t_jax."""
 
     def import_array(self, tensors: Tensors) -> Float32[np.ndarray, "..."]:
-        """Take the array of the other library, and return it in the layout of t2t_jax."""
+        """Take the array from a file, and return it in the layout of t2t_jax."""
         array = tensors.take(self.hf_name)
         return np.ascontiguousarray(array.T) if self.transposed else array
 
     def export_array(self, arrays: Arrays) -> Float32[np.ndarray, "..."]:
-        """Return a parameter of t2t_jax in the layout of the other library."""
+        """Return a parameter of t2t_jax in the layout of transformers."""
         array = arrays[self.name]
         return array.T if self.transposed else array
 
@@ -219,8 +211,6 @@ def linear_pairs(name: str, letter: str, hf_name: str, transposed: bool = True) 
 def encoder_decoder_pairs(model: ModelConfig, prefix: str = "") -> NamePairs:
     """Yield the name pairs of layers and norms in Marian, M2M100, mBART and BART of transformers.
 
-    Embeddings, positions and the output bias are not included.
-
     Args:
       prefix: prefix of all names in transformers.
     """
@@ -235,11 +225,7 @@ def encoder_decoder_pairs(model: ModelConfig, prefix: str = "") -> NamePairs:
 
 
 def _layer_pairs(stack: str, layer: int, prefix: str) -> NamePairs:
-    """Yield the name pairs of a layer's parameters; see `encoder_decoder_pairs`.
-
-    Args:
-      stack: "encoder" or "decoder".
-    """
+    """Yield the name pairs of a layer in the stack "encoder" or "decoder"."""
     name, hf_name = f"{stack}.layers.{layer}", f"{prefix}{stack}.layers.{layer}"
     cross = {"cross_attention": "encoder_attn"} if stack == "decoder" else {}
     projections = {"Q": "q_proj", "K": "k_proj", "V": "v_proj", "O": "out_proj"}

@@ -1,8 +1,8 @@
 """Read and write model directories of Hugging Face transformers, as `save_pretrained` does.
 
 config.json                                   kind and sizes of the model
-model.safetensors, or pytorch_model.bin       parameters; the import executes no code from them
-model.safetensors.index.json                  file of each array, for a model in several files
+model.safetensors, or pytorch_model.bin       parameters
+model.safetensors.index.json                  file of each array, for several files
 tokenizer.json                                tokenizer, for the library tokenizers
 """
 
@@ -55,7 +55,7 @@ def read_pretrained_config(
       kind: required `model_type`.
       fields: fields with a counterpart in t2t_jax.
       types: types of other fields.
-      fixed: options of which t2t_jax supports only one value, with that value.
+      fixed: the only supported value of some options.
     """
     file = path / "config.json"
     model_type = model_files.read_json(file, schema({"model_type": str}))["model_type"]
@@ -86,8 +86,7 @@ def encoder_decoder_fields(
 ) -> Counterparts:
     """Return the counterparts of config.json fields in Marian, M2M100, mBART and BART.
 
-    The arguments are the defaults of `activation_function`, `scale_embedding` and
-    `attention_dropout`.
+    The arguments are defaults of the fields.
     """
     return {
         "d_model": Counterpart("d_model", model_files.SIZE),
@@ -129,12 +128,12 @@ def read_encoder_decoder_config(
 
 
 def refuse_other_options(file: Path, hf_config: Record, expected: Mapping[str, object]) -> None:
-    """Raise a `UserError` if an option in config.json is set, and not to its expected value."""
+    """Raise a `UserError` if config.json sets an option to another value than the expected one."""
     for name, value in expected.items():
         if hf_config.get(name, value) != value:
             raise UserError(
-                f"{file} has {name}={hf_config[name]!r:.60}, which a model of t2t_jax "
-                f"cannot have; only {quote(value)}"
+                f"{file} has {name}={hf_config[name]!r:.60}, but t2t_jax supports only "
+                f"{quote(value)}"
             )
 
 
@@ -174,7 +173,6 @@ def config_from_hf(
     """Convert config.json to a t2t_jax config.
 
     Args:
-      path: directory of the model, for errors.
       changes: further t2t_jax fields, by path.
     """
     values: dict[str, object] = {}
@@ -183,7 +181,7 @@ def config_from_hf(
         if spec.field == "feed_forward":
             if value not in _FROM_HF:
                 raise UserError(
-                    f"{path / 'config.json'} has {name}={value!r:.60}; a model of t2t_jax can have "
+                    f"{path / 'config.json'} has {name}={value!r:.60}; t2t_jax supports "
                     f"{', '.join(_FROM_HF)}"
                 )
             value = _FROM_HF[value]
@@ -219,7 +217,7 @@ def write_files(
     """Write model.safetensors, config.json and README.md for transformers.
 
     Args:
-      config: all fields of config.json except the class, type and dtype of the model.
+      config: fields of config.json, without class, type and dtype.
       arrays: parameters under their transformers names.
     """
     contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}

@@ -1,8 +1,8 @@
 """Export a run without its checkpoints; `t2t_jax.load` and every command open the result as a run.
 
-OUT/config.json ... README.md   the files of the format safetensors
-OUT/scores.jsonl ...            the records of the origin and the quality of the run
-OUT/SHA256SUMS                  the hash of each file
+OUT/config.json ... README.md   files of the format safetensors
+OUT/scores.jsonl ...            records of origin and quality
+OUT/SHA256SUMS                  hash of each file
 """
 
 from pathlib import Path

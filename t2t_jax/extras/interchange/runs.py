@@ -38,7 +38,7 @@ def write_run(model: PortableModel, workdir: Path, imported: records.Record) -> 
         params = jax.tree.map(jnp.asarray, names.parameters_of(model.arrays, shapes))
     except UserError as error:
         path = imported.get("path", "the model")
-        raise UserError(f"{path}: {error}; its options are those of another model") from error
+        raise UserError(f"{path}: {error}; its options belong to another model") from error
     step = model.steps[-1] if model.steps else 0
     with atomic_file.writing_directory(workdir) as partial:
         claim_for_import(partial, config, model.vocabulary, imported)

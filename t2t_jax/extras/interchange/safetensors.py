@@ -1,10 +1,10 @@
 """Export and import the neutral format: a safetensors file with one array per parameter.
 
-    OUT/model.safetensors       the parameters, under the names of `modules.names`
-    OUT/config.json             the config of the run
-    OUT/vocabulary.model        the vocabulary, a SentencePiece model
-    OUT/vocabulary.sha256       the hash of the vocabulary
-    OUT/README.md               instructions for reading the model
+    OUT/model.safetensors       parameters, under the names of `modules.names`
+    OUT/config.json             config of the run
+    OUT/vocabulary.model        SentencePiece model
+    OUT/vocabulary.sha256       hash of the vocabulary
+    OUT/README.md               example in Python
 
 An export in float32 keeps every bit of the parameters. `t2t_jax.load` and every command open the
 directory as a run. The format `interchange.run` adds the records of the run.

@@ -247,11 +247,11 @@ def _cast(name: str, dtype: type) -> Callable[[dict[str, np.ndarray]], None]:
         ("gpt2", _with("transformer.ln_f.bias", np.nan), "NaN or .* the array transformer.ln_f.b"),
         ("gpt2", _with("transformer.h.1.ln_1.bias", np.inf), "infinity in the array transf"),
         ("shared", _with("final_logits_bias", 1e300), "infinity in the array final_logits_bias"),
-        ("gpt2", _cast("transformer.ln_f.bias", np.int8), "kind int8 in the array transformer.ln"),
+        ("gpt2", _cast("transformer.ln_f.bias", np.int8), "dtype int8 in the array transformer.ln"),
         (
             "gpt2",
             lambda tensors: tensors.update({"lm_head.weight": np.ones((320, 32), np.float32)}),
-            "another array lm_head.weight than the one that it is shared with",
+            "an array lm_head.weight that differs from the shared embedding",
         ),
         *(
             (kind, lambda tensors: tensors.update(adapter=np.ones(2)), "has the array adapter, wh")
@@ -284,6 +284,6 @@ def test_a_run_of_arrays_of_other_sizes_names_the_file(tmp_path):
     place = copied("gpt2", tmp_path)
     altered_json(place / "config.json", n_inner=7)
     model = golden_model("gpt2", place)
-    with pytest.raises(UserError, match=rf"{place}: the array .* of another model"):
+    with pytest.raises(UserError, match=rf"{place}: the array .* to another model"):
         write_run(model, tmp_path / "run", {"format": "gpt2", "path": str(place)})
     assert not (tmp_path / "run").exists()

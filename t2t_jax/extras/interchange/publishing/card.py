@@ -56,7 +56,6 @@ def model_card(workdir: Path, model: PortableModel, address: str, licence: str) 
     """Return the model card of a run, in Markdown.
 
     Args:
-      model: published model of the run.
       address: address of the published run.
       licence: license identifier; see `check_licence`.
     """
@@ -121,10 +120,8 @@ def _metadata(config: Config, scores: Sequence[Record], title: str, licence: str
 
 
 def _results(config: Config, scores: Sequence[Record]) -> Iterator[dict[str, Any]]:
-    """Yield the scores of each test set, as entries of the hub's `model-index`.
-
-    For each test set, the scores of the most sentences count, and among these the newest.
-    """
+    """Yield the scores of each test set, as entries of the hub's `model-index`."""
+    # Of each test set, take the score of the most sentences, and among equals the newest.
     task, hub_task = task_of(config.data.corpus, config.data.task), config.data.facts.hub_task
     by_size = sorted(scores, key=lambda score: score.get("num_sentences") or 0)
     largest = {scored_test_set(score): score for score in by_size}

@@ -21,7 +21,7 @@ from t2t_jax.workdir import BEST, CARD, CHECKPOINTS, CONFIG, LOG, PARAMETERS, re
 def publish(command: PublishCommand) -> str:
     """Publish a run atomically, and return the address that opens the published run.
 
-    Without a license, a run that is already published is copied unchanged, with its model card.
+    Without a license, the function copies an already published run with its model card.
 
     Raises:
       UserError: the run cannot be loaded, or the destination is not writable.
@@ -50,11 +50,7 @@ def publish(command: PublishCommand) -> str:
 
 
 def _target(command: PublishCommand) -> Address | Path:
-    """Return the destination.
-
-    Raises:
-      UserError: a bucket path exists, or a flag does not apply to the destination.
-    """
+    """Return the destination; raise a `UserError` for an existing bucket path or a wrong flag."""
     if target := address(command.destination):
         if target.revision:
             raise UserError(f"{target} names a revision; set the branch to write with --revision")
@@ -82,7 +78,6 @@ def _fill(command: PublishCommand, source: Path, licence: str | None, directory:
     """Write all files to publish into an empty directory.
 
     Args:
-      source: directory of the run.
       licence: license of a new model card; None copies a published run with its card.
     """
     if command.with_state:

@@ -1,8 +1,8 @@
 """Write a Hugging Face Space, a Gradio web page that translates with a published run.
 
-DIRECTORY/app.py             program that loads the run and serves the page
-DIRECTORY/requirements.txt   dependencies of the program, except Gradio
-DIRECTORY/README.md          settings of the Space for the hub
+DIRECTORY/app.py             program that serves the page
+DIRECTORY/requirements.txt   dependencies, except Gradio
+DIRECTORY/README.md          settings of the Space
 """
 
 import json
