@@ -52,9 +52,9 @@ def with_start_of_zeros(arrays: Arrays, model: ModelConfig, start: int) -> Array
         return arrays
     new_arrays = {**arrays, embedding: arrays[embedding] - shift}
     scaled_shift = shift * np.float32(model.embedding_scale)
-    for stack, side in zip(_STACKS, ("source", "target"), strict=True):
+    for stack, name in zip(_STACKS, (model.embeddings["source"], embedding), strict=True):
         # The encoder reads x - s too if both stacks share the embedding matrix.
-        if model.embeddings[side] == embedding:
+        if name == embedding:
             attention = f"{stack}.layers.0.self_attention"
             for letter in "QKV":
                 bias, matrix = f"{attention}.b_{letter}", arrays[f"{attention}.W_{letter}"]

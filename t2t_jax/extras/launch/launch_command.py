@@ -61,7 +61,7 @@ class LaunchCommand:
             return 0
         try:
             return job.submit(path)
-        except UserError:
+        except UserError:  # a refused job leaves the files as they were
             if old_content is None:
                 path.unlink(missing_ok=True)
             else:

@@ -129,25 +129,25 @@ class Seq2SeqFormat:
         # generation_config.json takes precedence over config.json, as in transformers.
         starts = {name: search[name] for name in (_START, _FORCED) if search.get(name) is not None}
         hf_config = {_START: None, _FORCED: None, **hf_config, **starts}
-        names = _languages(path, entries, hf_config, source_language, target_language)
-        pair = [framed.language_code(name, list(entries.languages)) for name in names]
+        languages = _languages(path, entries, hf_config, source_language, target_language)
+        pair = [framed.language_code(name, list(entries.languages)) for name in languages]
         if hf_config[_START] is None and (self.starts_with_end or not pair):
             hf_config[_START] = hf_config["eos_token_id"]
         elif hf_config[_START] in (None, *entries.languages.values()):
             hf_config[_START] = entries.languages[pair[1]]
         # Padding has no position in transformers, so a target cannot start with it.
         if not self.has_table and hf_config[_START] == hf_config["pad_token_id"]:
-            start = {_START: hf_config["eos_token_id"]}
-            pretrained.refuse_other_options(path / "config.json", hf_config, start)
+            expected = {_START: hf_config["eos_token_id"]}
+            pretrained.refuse_other_options(path / "config.json", hf_config, expected)
         vocabulary, order = _vocabulary(path, self, hf_config, entries, pair)
-        tokens = {hf_config["pad_token_id"]: "padding", hf_config["eos_token_id"]: "end"}
+        start_names = {hf_config["pad_token_id"]: "padding", hf_config["eos_token_id"]: "end"}
         sides = "data.source_language", "data.target_language"
         changes: Mapping[str, Any] = {
             **self.model_fields,
-            "model.start_token": tokens.get(hf_config[_START], "begin"),
+            "model.start_token": start_names.get(hf_config[_START], "begin"),
             "data.vocab_size": len(vocabulary),
             "decoding.max_source_length": max(8, hf_config.get("max_position_embeddings", 1024)),
-            **dict(zip(sides, names, strict=False)),
+            **dict(zip(sides, languages, strict=False)),
         }
         config = pretrained.config_from_hf(path, hf_config, self.fields, changes)
         arrays = _arrays(pretrained.read_tensors(path, _spellings), self, config, order)
@@ -222,8 +222,8 @@ def _vocabulary(
         settings = tokenizer_settings(path)
         # mBART-25 and legacy NLLB put the language tag after the source, not before it.
         is_mbart25 = start not in (pad, end) and "50" not in str(settings.get("tokenizer_class"))
-        is_after = bool(settings.get("legacy_behaviour")) or is_mbart25
-        source = ([], [EOS_ID, framed.LANGUAGE]) if is_after else ([framed.LANGUAGE], [EOS_ID])
+        has_tag_after = bool(settings.get("legacy_behaviour")) or is_mbart25
+        source = ([], [EOS_ID, framed.LANGUAGE]) if has_tag_after else ([framed.LANGUAGE], [EOS_ID])
         target = [framed.LANGUAGE] if start in (pad, end) else []
     else:
         source, target = ([our_ids[begin]], [EOS_ID]), [our_ids[begin]]
