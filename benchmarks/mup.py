@@ -30,8 +30,8 @@ python benchmarks/mup.py runs/mup_small docs/results
 ```
 
 The grid finds the best learning rate of four widths, in the standard parametrization and in
-[muP](../widths.md). It trains models of Multi30k with one seed (`configs/mup_small.py`). At width
-64 both parametrizations are the same.
+[muP](../widths.md). The grid trains models of Multi30k with one seed (`configs/mup_small.py`). At
+width 64 both parametrizations are the same.
 
 Hardware, date and time:
 {note}.
