@@ -1,21 +1,21 @@
-"""Encoder-decoder against decoder-only, at equal parameters or at equal operations.
+"""Compare encoder-decoder and decoder-only models with equal parameters or equal FLOPs.
 
     t2t-jax sweep --config configs/architectures.py --workdir runs/architectures
 
-The rows, at the size of the paper's base model on WMT 2014 English-German:
+The variants have the size of the paper's base model, on WMT 2014 English-German:
 
-- encoder-decoder: the paper's, with 6 and 6 layers;
-- decoder, decoder-prefix: one stack of 12 layers that reads source and target as one sequence (Liu
-  et al. 2018). A token of a source sees those before it, or with a prefix all of the source (Raffel
-  et al. 2020). d_ff is 2,560 in place of attention to an encoder, so that the matrices of the
-  layers have as many weights; a token passes through all of them, which takes twice the operations;
-- decoder-half, decoder-prefix-half: 6 such layers, with half of the weights and as many operations
-  for a pair of sentences of one length as the paper's;
-- deep-encoder: 10 layers of an encoder and 2 of a decoder (Kasai et al. 2021), with as many weights
-  and operations but for the rounding of d_ff.
+- encoder-decoder: the paper's model with 6 encoder layers and 6 decoder layers;
+- decoder, decoder-prefix: a stack of 12 layers, which reads source and target as one sequence (Liu
+  et al. 2018). Source tokens attend to earlier tokens, or in decoder-prefix to the whole source
+  (Raffel et al. 2020). d_ff is 2,560, so that the layers have as many parameters as the paper's.
+  Each token passes through all layers, which takes twice the FLOPs;
+- decoder-half, decoder-prefix-half: 6 such layers, with half of the parameters, and the paper's
+  FLOPs for a pair of sentences of equal length;
+- deep-encoder: 10 encoder layers and 2 decoder layers (Kasai et al. 2021), with as many parameters
+  and FLOPs as the paper's model, except for the rounding of d_ff.
 
-This grid has not been trained. docs/results/architectures_small.md has the same rows at a quarter
-of the width and a third of the depth.
+We did not train this grid. docs/results/architectures_small.md has results of the same variants at
+a quarter of the width and a third of the depth.
 """
 
 from t2t_jax.config import Config, DataConfig

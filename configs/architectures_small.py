@@ -1,15 +1,15 @@
-"""Encoder-decoder against decoder-only at equal parameters or equal operations, for two CPU cores.
+"""Compare encoder-decoder and decoder-only models on two CPU cores.
 
     t2t-jax sweep --config configs/architectures_small.py \
         --workdir runs/architectures_small --seeds 2
 
-All rows read the same pairs in the same order. configs/architectures.py has the same rows at the
-size of the paper's base model, and says what is equal.
+All variants read the same sentence pairs in the same order. configs/architectures.py describes the
+variants, and has them at the size of the paper's base model.
 
-The corpus is Multi30k (Elliott et al. 2016), 29,000 image captions in English and German, and its
-validation set of 1,014 as dev. Its licence keeps it out of this repository: put `train.en train.de
+The corpus is Multi30k (Elliott et al. 2016): 29,000 image captions in English and German, with the
+validation set of 1,014 as dev. Its license keeps it out of this repository. Put `train.en train.de
 dev.en dev.de` from https://github.com/multi30k/dataset (data/task1/raw: train and val) into
-`corpora/multi30k`. Any other corpus does too, as `text:DIR` in CORPUS below.
+`corpora/multi30k`, or set CORPUS below to another corpus, as `text:DIR`.
 """
 
 from t2t_jax.config import (

@@ -3,15 +3,15 @@
     t2t-jax train --config configs/base.py --data.corpus text:DIR --workdir runs/base
     t2t-jax evaluate --workdir runs/base
 
-Hardware: 8 NVIDIA P100 in the paper, each with about 3,100 target tokens a step.
+Hardware: 8 NVIDIA P100 in the paper, each with about 3,100 target tokens per step.
 Time: 12 hours in the paper (100,000 steps of 0.4 s).
-Score: that of your corpus; the paper's for WMT14 are in configs/ende_base.py and enfr_base.py.
+Score: depends on your corpus; configs/ende_base.py and enfr_base.py have the paper's for WMT14.
 
-Every constant but the vocabulary is the paper's: 25,000 + 25,000 tokens a step, Adam with 4,000
-steps of warmup, 100,000 steps, an average of 5 checkpoints which are 1,400 steps apart (10 minutes
-in the paper), beam 4 with length penalty 0.6. (The paper's own vocabulary, of WMT14 English-German,
-has about 37,000 entries.) A GPU or TPU takes as many positions at once as fit, a CPU 4,096
-(`parallel.tokens_per_device`).
+All settings except the vocabulary are the paper's: 25,000 source and 25,000 target tokens per step,
+Adam with 4,000 warmup steps, 100,000 steps, an average of 5 checkpoints that are 1,400 steps apart
+(10 minutes in the paper), beam size 4 and length penalty 0.6. The paper's vocabulary for WMT14
+English-German has about 37,000 entries. A GPU or TPU processes as many positions at once as fit
+into its memory, and a CPU processes 4,096 (`parallel.tokens_per_device`).
 """
 
 from t2t_jax.config import Config, DataConfig, ParallelConfig

@@ -5,11 +5,12 @@
 
 Hardware: 8 NVIDIA P100 in the paper.
 Time: 3.5 days in the paper (300,000 steps of 1.0 s).
-Score: that of your corpus; the paper's for WMT14 are in configs/ende_big.py and enfr_big.py.
+Score: depends on your corpus; configs/ende_big.py and enfr_big.py have the paper's for WMT14.
 
-It differs from configs/base.py in its size, a dropout of 0.3, the number of steps, an average of 20
-checkpoints, the steps between them (600, 10 minutes in the paper) and those between evaluations.
-Whether it fits other devices, and how fast they can be at most, can be found without them:
+The config differs from configs/base.py in the model size, dropout 0.3, the number of steps, an
+average of 20 checkpoints, the steps between checkpoints (600, or 10 minutes in the paper) and the
+steps between evaluations. This command checks, without the devices, whether the model fits into
+their memory and how fast training can be:
 
     t2t-jax train --config configs/big.py --compile-only v5e:4x4
 """

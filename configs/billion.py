@@ -1,18 +1,18 @@
-"""A model of a billion parameters, which the paper does not have: to train across many devices.
+"""A model with a billion parameters, for training on many devices; it is not in the paper.
 
     t2t-jax train --config configs/billion.py --data.corpus text:DIR --workdir runs/billion
     t2t-jax evaluate --workdir runs/billion
 
-Hardware: 4 TPU v5e or more, by the bounds in docs/scaling.md; it has not been trained.
-Time: at least 129 ms a step of 4,096 + 4,096 positions a chip, by the same bounds.
+Hardware: at least 4 TPU v5e, by the bounds in docs/scaling.md; we did not train it.
+Time: at least 129 ms per step of 4,096 + 4,096 positions per chip, by the same bounds.
 Score: unknown.
 
-It is the big model at twice its width and with 8 layers a stack. As is usual for this size, layer
-norm comes before the sub-layers, activations are bfloat16, and a step has 131,072 tokens of source
-and of target. A corpus for it has hundreds of millions of pairs.
+The model is twice as wide as the big model, and has 8 layers per stack. As usual for this size, it
+is pre-norm, activations are bfloat16, and a step has 131,072 source tokens and 131,072 target
+tokens. A suitable corpus has hundreds of millions of sentence pairs.
 
-Parameters, Adam's moments and gradients take 16 GB. Devices with less memory share them by
-`--parallel.fsdp`; the memory of each can be found without the devices:
+Parameters, Adam's moments and gradients take 16 GB. With less memory per device, shard them with
+`--parallel.fsdp`. This command reports the memory per device, without the devices:
 
     t2t-jax train --config configs/billion.py --compile-only v5e:4x4 --parallel.fsdp 16
 """

@@ -1,15 +1,15 @@
-"""The translator that `t2t_jax.load("demo")` loads: software messages, English to German.
+"""The demo model of `t2t_jax.load("demo")`: software messages, English to German.
 
     t2t-jax train --config configs/demo.py --workdir runs/demo
 
-The quickstart's network with relative positions (Shaw et al. 2018 in the form of T5), trained for
-10,000 steps in place of 1,200: some 30 passes over the 43,873 pairs of the bundled corpus. The
-learning rate is constant after its warmup and falls to 0 in the last 40% of the steps. What each of
-these changes is worth on a corpus of this size stands in docs/results/multi30k_small.md.
+The model is the quickstart's model with relative positions (Shaw et al. 2018, as in T5). It is
+trained for 10,000 steps instead of 1,200, about 30 epochs of the 43,873 pairs of the bundled
+corpus. The learning rate is constant after the warmup, and falls to 0 in the last 40% of the steps.
+docs/results/multi30k_small.md measures the effect of each change on a corpus of this size.
 
-Hardware: 2 cores of a virtual machine (AMD EPYC), which other programs used too. Time: 91 minutes.
-Score: 42.20 sacreBLEU on the test set with the paper's beam search (29 November 2026; the card is
-t2t_jax/demo/README.md). No test repeats it.
+Hardware: 2 cores of a virtual machine (AMD EPYC), shared with other programs. Time: 91 minutes.
+Score: 42.20 sacreBLEU on the test set with the paper's beam search (29 November 2026; see
+t2t_jax/demo/README.md). No test reproduces this score.
 """
 
 from t2t_jax.config import (

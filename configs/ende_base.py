@@ -4,14 +4,13 @@
     t2t-jax train --config configs/ende_base.py --workdir runs/ende_base
     t2t-jax evaluate --workdir runs/ende_base --split test newstest2014-filtered
 
-Hardware: 8 NVIDIA P100 in the paper. It has not been trained here.
+Hardware: 8 NVIDIA P100 in the paper. We did not train it.
 Time: 12 hours in the paper (100,000 steps of 0.4 s).
 Score: 27.3 BLEU on newstest2014, the test split (Table 2 of the paper). On newstest2013, the dev
-split on which it tuned, 25.8 BLEU and a perplexity of 4.92 before checkpoint averaging
-(Table 3).
+split, the paper has 25.8 BLEU and perplexity 4.92 before checkpoint averaging (Table 3).
 
-The data is 4.5 million pairs. Every constant is the paper's; docs/reproduce.md is the road to its
-figures, with what it costs.
+The corpus has 4.5 million sentence pairs. All settings are the paper's. docs/reproduce.md describes
+how to reproduce the scores, and the cost.
 """
 
 from t2t_jax.config import (

@@ -3,14 +3,13 @@
     t2t-jax train --config configs/ende_big.py --workdir runs/ende_big
     t2t-jax evaluate --workdir runs/ende_big
 
-Hardware: 8 NVIDIA P100 in the paper. It has not been trained here.
+Hardware: 8 NVIDIA P100 in the paper. We did not train it.
 Time: 3.5 days in the paper (300,000 steps of 1.0 s).
 Score: 28.4 BLEU on newstest2014, the test split (Table 2 of the paper). On newstest2013, the dev
-split on which it tuned, 26.4 BLEU and a perplexity of 4.33 before checkpoint averaging
-(Table 3).
+split, the paper has 26.4 BLEU and perplexity 4.33 before checkpoint averaging (Table 3).
 
-It differs from configs/ende_base.py in its size, a dropout of 0.3, the number of steps and an
-average of 20 checkpoints. With Adam's moments, 20 checkpoints take about 50 GB of disk.
+The config differs from configs/ende_base.py in the model size, dropout 0.3, the number of steps and
+an average of 20 checkpoints. 20 checkpoints with Adam's moments take about 50 GB of disk.
 """
 
 from t2t_jax.config import (

@@ -1,17 +1,17 @@
-"""A deep encoder with a decoder of one layer, for WMT 2014 English-German: fast to translate with.
+"""A deep encoder and a decoder of one layer, for fast translation on WMT 2014 English-German.
 
     t2t-jax train --config configs/ende_deep_encoder.py --workdir runs/ende_deep_encoder
     t2t-jax evaluate --workdir runs/ende_deep_encoder
 
-Hardware: about that of configs/ende_base.py. It has not been trained here.
-Time: a training step computes about as much as the base model's. A translation computes a token
-after the other in the decoder alone, which has a sixth of the layers.
-Score: none is known for this recipe. Kasai et al. 2021 ("Deep Encoder, Shallow Decoder", arXiv
-2006.10369) train the same depths, 12 and 1, and most of their models on translations that a larger
-model has made of the sources (docs/finetuning.md). Without these they lose some quality.
+Hardware: about the same as for configs/ende_base.py. We did not train it.
+Time: a training step needs about as many FLOPs as the base model's. Translation is faster, because
+only the decoder generates tokens one by one, and it has a sixth of the layers.
+Score: unknown for this recipe. Kasai et al. 2021 ("Deep Encoder, Shallow Decoder", arXiv
+2006.10369) train models with 12 encoder layers and 1 decoder layer, most of them on targets that a
+larger model generated (docs/finetuning.md). Without such targets, their models are somewhat worse.
 
-It differs from configs/ende_base.py in the number of layers alone: twelve in the encoder and one in
-the decoder make 61 million parameters, where six and six make 63.
+The config differs from configs/ende_base.py only in the number of layers. The model has 61 million
+parameters, the base model 63 million.
 """
 
 from t2t_jax.config import (

@@ -4,13 +4,14 @@
     t2t-jax train --config configs/enfr_base.py --workdir runs/enfr_base
     t2t-jax evaluate --workdir runs/enfr_base
 
-Hardware: 8 NVIDIA P100 in the paper. It has not been trained here.
+Hardware: 8 NVIDIA P100 in the paper. We did not train it.
 Time: 12 hours in the paper (100,000 steps of 0.4 s).
 Score: 38.1 BLEU on newstest2014, the test split (Table 2 of the paper); newstest2013 is the dev
 split.
 
-Two things differ from the paper. Its 32,000 subwords are word-pieces, ours the same number of
-byte-pair encodings. It has 36 million pairs; here are all 41 million of WMT, unfiltered.
+Two settings differ from the paper. The paper has 32,000 word-pieces; this config has 32,000
+byte-pair encodings. The paper trains on 36 million sentence pairs; this config trains on all 41
+million pairs of WMT, without filtering.
 """
 
 from t2t_jax.config import (

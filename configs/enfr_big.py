@@ -3,13 +3,14 @@
     t2t-jax train --config configs/enfr_big.py --workdir runs/enfr_big
     t2t-jax evaluate --workdir runs/enfr_big
 
-Hardware: 8 NVIDIA P100 in the paper. It has not been trained here.
+Hardware: 8 NVIDIA P100 in the paper. We did not train it.
 Time: 3.5 days in the paper (300,000 steps of 1.0 s).
-Score: 41.8 BLEU on newstest2014, the test split, in Table 2 and the abstract of the paper; the text
-of section 6.1 has 41.0.
+Score: 41.8 BLEU on newstest2014, the test split, in Table 2 and the abstract of the paper; section
+6.1 has 41.0.
 
-The size is that of configs/ende_big.py, the data that of configs/enfr_base.py, which says where it
-differs from the paper. Dropout is 0.1, not 0.3 (section 6.1).
+The model size is the same as in configs/ende_big.py. The data is the same as in
+configs/enfr_base.py, which lists the differences from the paper. Dropout is 0.1 instead of 0.3
+(section 6.1).
 """
 
 from t2t_jax.config import (

@@ -2,12 +2,12 @@
 
     t2t-jax train --config configs/gpt2_small.py --workdir runs/gpt2_small
 
-The sizes are those of the published model, which has learned positions, biases in all projections,
-norms before the sub-layers, and gelu in its approximation by tanh. Rows are 1,024 subwords of a
-text that runs on over the ends of documents, 512 of them a step. The paper does not state its
-learning rate; the schedule here is that of "Attention Is All You Need". Nothing was trained by this
-config: it needs accelerators and text, which goes into `corpora/text` as `train.txt` and `dev.txt`
-with blank lines between documents.
+The sizes are the published model's. The model has learned positions, biases in all projections,
+pre-norm layers, and gelu approximated by tanh. A step has 512 batch rows of 1,024 subwords; a row
+may cross the ends of documents. The GPT-2 paper does not state the learning rate, so this config
+has the schedule of "Attention Is All You Need". We did not train this config, which needs
+accelerators and more text. Put the text into `corpora/text` as `train.txt` and `dev.txt`, with
+blank lines between documents.
 """
 
 from t2t_jax.config import Config, DataConfig, DecoderOnlyConfig, ParallelConfig

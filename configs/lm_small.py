@@ -1,15 +1,15 @@
-"""A small language model of the bundled English text, trained in minutes on two CPU cores.
+"""A small language model, trained on the bundled English text in minutes on two CPU cores.
 
     t2t-jax train --config configs/lm_small.py --workdir runs/lm_small
     t2t-jax evaluate --workdir runs/lm_small
     t2t-jax generate runs/lm_small --prompt "No devices"
 
 Hardware: 2 cores of an AMD EPYC virtual machine (AVX2, no AVX-512), in float32, 24 November 2026.
-Time: 11 minutes, beside other work.
-Score: 1.455 bits per byte and a perplexity of 50.8 on the 1,000 lines of test.
+Time: 11 minutes, on a shared machine.
+Score: 1.455 bits per byte and perplexity 50.8 on the 1,000 lines of test.
 
-A decoder alone with the layers of later language models: norms before the sub-layers and rotary
-positions. Its documents are the lines of the bundled corpus, packed into rows.
+The model is a decoder-only network with pre-norm layers and rotary positions, as in later language
+models. Each line of the bundled corpus is a document; documents are packed into batch rows.
 """
 
 from t2t_jax.config import (

@@ -1,17 +1,16 @@
-"""What later work changed in the Transformer, one change a row, for WMT 2014 English-German.
+"""Later changes to the Transformer, one per variant, for WMT 2014 English-German.
 
     t2t-jax sweep --config configs/modern.py --dry-run
     t2t-jax sweep --config configs/modern.py --workdir runs/modern
     t2t-jax train --config configs/modern.py:rotary --workdir runs/rotary
 
-Hardware: each row takes about what the paper's base model took, 12 hours on 8 NVIDIA P100. It has
-not been trained here; `configs/modern_small.py` is the same grid for two CPU cores.
-Score: 27.3 BLEU on newstest2014 for the paper's base model, the row `base`.
+Hardware: each variant takes about as long as the paper's base model, 12 hours on 8 NVIDIA P100. We
+did not train this grid; `configs/modern_small.py` is a grid of these changes for two CPU cores.
+Score: 27.3 BLEU on newstest2014 for the paper's base model, the variant `base`.
 
-The last row, `modern`, has the changes that most later models made together: RMSNorm before each
-sub-layer, SwiGLU, rotary positions and grouped heads of keys and values. Rows have as many
-parameters as the base, as `t2t_jax.config.variants` says, but for learned positions and for
-embeddings that are not shared.
+The last variant, `modern`, combines the most common changes: pre-norm layers with RMSNorm, SwiGLU,
+rotary positions and grouped-query attention. Variants have as many parameters as the base (see
+`t2t_jax.config.variants`), except for learned positions and embeddings that are not shared.
 """
 
 from t2t_jax.config import Config, DataConfig, EvaluationConfig, ParallelConfig

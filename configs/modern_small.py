@@ -1,25 +1,25 @@
-"""What later work changed in the Transformer, one change a row, each at its own learning rate.
+"""Later changes to the Transformer, one per variant, each with a tuned learning rate.
 
     t2t-jax sweep --config configs/modern_small.py --workdir runs/modern_small --jobs 2 --seeds 3 \
         --tune training.learning_rate_factor=0.25:2:log4 --halving rungs=3,keep=0.5
 
 Hardware: 2 cores of an AMD EPYC virtual machine (AVX-512), in float32, 26 and 27 November 2026.
-Time: 13 hours of training, of one core each, beside other work.
-Score: 32.16 sacreBLEU and a perplexity of 8.21 for the base, 33.53 and 6.99 for `modern`; all rows
-are in docs/results/modern_small.md.
+Time: 13 core hours, on a shared machine.
+Score: 32.16 sacreBLEU and perplexity 8.21 for the base, 33.53 and 6.99 for `modern`;
+docs/results/modern_small.md has all variants.
 
-The corpus is Multi30k (Elliott et al. 2016), 29,000 image captions in English and German, and its
-validation set of 1,014 as dev. Its licence keeps it out of this repository: put `train.en train.de
+The corpus is Multi30k (Elliott et al. 2016): 29,000 image captions in English and German, with the
+validation set of 1,014 as dev. Its license keeps it out of this repository. Put `train.en train.de
 dev.en dev.de` from https://github.com/multi30k/dataset (data/task1/raw: train and val) into
-`corpora/multi30k`. Any other corpus does too, as `text:DIR` in CORPUS below.
+`corpora/multi30k`, or set CORPUS below to another corpus, as `text:DIR`.
 
-The rows are those of configs/modern.py for which a paper reports a difference in BLEU, and
-`modern`, which has the usual changes together. The base is an eighth of the paper's in width and
-has a third of its layers: 0.5 million parameters. Its dropout is the paper's. Not the paper's:
-1,024 tokens a step, pairs of up to 64 subwords packed into rows, a vocabulary of 4,000, a warmup of
-400 steps, and a learning rate that stays at its peak until it falls to 0 in the last 40% of 5,000
-steps: ten passes over the corpus. With twice the steps the base has 35.57 sacreBLEU, and 6.74 in
-perplexity. The window is of 4 places, as captions have 17 subwords.
+The variants are those of configs/modern.py for which a paper reports a difference in BLEU, and
+`modern`, which combines common changes. The base has an eighth of the paper's width and a third of
+its layers: 0.5 million parameters. Dropout is the paper's. Differences from the paper: 1,024 tokens
+per step, pairs of up to 64 subwords in packed rows, a vocabulary of 4,000, and 400 warmup steps.
+The learning rate is constant after the warmup, and falls to 0 in the last 40% of 5,000 steps (ten
+epochs). With twice the steps, the base has 35.57 sacreBLEU and perplexity 6.74. The attention
+window is 4 positions, because captions have 17 subwords.
 """
 
 from t2t_jax.config import (

@@ -1,18 +1,18 @@
-"""What makes a small model of Multi30k better, one thing after another, for two CPU cores.
+"""Improve a small model of Multi30k in several steps, on two CPU cores.
 
     t2t-jax sweep --config configs/multi30k_small.py --workdir runs/multi30k_small --jobs 2
 
-The corpus is Multi30k (Elliott et al. 2016), 29,000 image captions in English and German, and its
-validation set of 1,014 as dev. Its licence keeps it out of this repository: put `train.en train.de
+The corpus is Multi30k (Elliott et al. 2016): 29,000 image captions in English and German, with the
+validation set of 1,014 as dev. Its license keeps it out of this repository. Put `train.en train.de
 dev.en dev.de` from https://github.com/multi30k/dataset (data/task1/raw: train and val) into
-`corpora/multi30k`. Any other corpus does too, as `text:DIR` in CORPUS below.
+`corpora/multi30k`, or set CORPUS below to another corpus, as `text:DIR`.
 
-The base has a quarter of the paper's width and half of its layers, and the paper's recipe: 8,000
-steps of 1,024 tokens in packed rows, a vocabulary of 6,000. Each further row has all changes of the
-rows before it: a rate that stays high and falls at the end, three times the steps, more dropout,
-and, with the base's dropout again, relative positions. What each of them is worth stands in
-docs/results/multi30k_small.md; a row takes 25 minutes, or an hour with three times the steps, and
-two cells train at once.
+The base has a quarter of the paper's width, half of its layers, and the paper's recipe: 8,000 steps
+of 1,024 tokens in packed rows, with a vocabulary of 6,000. Each variant adds a change to the
+previous variant: a learning rate that is constant and falls at the end, three times the steps, more
+dropout, and relative positions (with the base's dropout). docs/results/multi30k_small.md has the
+effect of each change. A variant takes 25 minutes, or an hour with three times the steps; two runs
+train in parallel.
 """
 
 from typing import Any

@@ -1,26 +1,26 @@
-"""The best learning rate by width, in the standard parametrisation and in muP, for two CPU cores.
+"""The best learning rate by width, in the standard parametrization and in muP, on two CPU cores.
 
     t2t-jax sweep --config configs/mup_small.py --workdir runs/mup_small --jobs 2
     python benchmarks/mup.py runs/mup_small docs/results
 
-The second line writes the page with its figure. Which widths learn best at which rate is the
-question: under muP (Yang et al. 2021), it should be one rate for all of them.
+The second command writes the results page and its figure. Under muP (Yang et al. 2021), all widths
+should have the same best learning rate.
 
 Hardware: 2 cores of an AMD EPYC virtual machine (AVX-512, bfloat16), 26 November 2026.
-Time: 69 minutes for the 56 cells, beside other work.
-Found: under muP all widths learn best at 0.004; in the standard parametrisation, the width 512
-learns best at an eighth of that, and less well (docs/results/mup_small.md).
+Time: 69 minutes for the 56 runs, on a shared machine.
+Result: under muP, the best rate is 0.004 for all widths. In the standard parametrization, the best
+rate for width 512 is an eighth of that, with a worse result (docs/results/mup_small.md).
 
-The corpus is Multi30k (Elliott et al. 2016), 29,000 image captions in English and German, and its
-validation set of 1,014 as dev. Its licence keeps it out of this repository: put `train.en train.de
+The corpus is Multi30k (Elliott et al. 2016): 29,000 image captions in English and German, with the
+validation set of 1,014 as dev. Its license keeps it out of this repository. Put `train.en train.de
 dev.en dev.de` from https://github.com/multi30k/dataset (data/task1/raw: train and val) into
-`corpora/multi30k`. Any other corpus does too, as `text:DIR` in CORPUS below.
+`corpora/multi30k`, or set CORPUS below to another corpus, as `text:DIR`.
 
-A network of the width 64 has one head of 64, the width of the paper's heads, and wider ones have
-more such heads. The base of muP is this width, where both parametrisations are the same to the bit:
-its cells stand for both. Not the paper's: 2 layers a stack, 1,024 tokens a step packed into rows, a
-vocabulary of 2,000, no dropout, and 600 steps, less than a pass over the corpus. The peak of the
-rate does not depend on the width; it follows a warmup of 100 steps and falls to 0 linearly.
+Heads have width 64, as in the paper; a network of width 64 has one head. The base width of muP is
+64, where both parametrizations give bitwise identical results, so one run serves for both.
+Differences from the paper: 2 layers per stack, 1,024 tokens per step in packed rows, a vocabulary
+of 2,000, no dropout, and 600 steps, less than one epoch. The peak learning rate does not depend on
+the width. After 100 warmup steps, the rate falls linearly to 0.
 """
 
 from t2t_jax.config import (

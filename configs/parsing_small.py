@@ -5,17 +5,17 @@ r"""A small constituency parser, for a treebank of a few thousand trees and two 
     t2t-jax evaluate --workdir runs/parsing_small --split dev
     t2t-jax translate --workdir runs/parsing_small < sentences
 
-Hardware: 2 cores of an AMD EPYC (Zen 5) virtual machine, busy with other work, 21 November 2026.
+Hardware: 2 cores of an AMD EPYC (Zen 5) virtual machine, shared, 21 November 2026.
 Time: about an hour.
 Score: an F1 of 42.3 (EVALB, COLLINS.prm) on 273 sentences of the sample; see docs/parsing.md.
 
-WSJ holds train.mrg and dev.mrg, bracketed as in the Penn Treebank: the sample of it that NLTK
-distributes (199 files, `nltk.download("treebank")`) has enough trees. GUM, which may be left out,
-holds another train.mrg: the constituents of the GUM corpus, made by a parser.
+WSJ is a directory with train.mrg and dev.mrg, bracketed as in the Penn Treebank. The sample that
+NLTK distributes (199 files, `nltk.download("treebank")`) has enough trees. GUM is optional, and has
+another train.mrg: trees of the GUM corpus from a parser.
 
-The model is a quarter as wide and half as deep as that of configs/parsing_wsj.py, without dropout:
-it passes over the trees twelve times. The paper's beam of 21 and its room of 300 symbols take ten
-times as long to decode as the beam of 4 and the room of 100 here.
+The model has a quarter of the width and half of the depth of configs/parsing_wsj.py, and no
+dropout; it trains for twelve epochs. The beam size is 4 and outputs have at most 100 more symbols
+than inputs. Decoding with the paper's 21 and 300 takes ten times as long.
 """
 
 from t2t_jax.config import (

@@ -1,22 +1,22 @@
-r"""The paper's constituency parser, trained on the Wall Street Journal alone (section 6.3).
+r"""The paper's constituency parser, trained only on the Wall Street Journal (section 6.3).
 
     t2t-jax train --config configs/parsing_wsj.py --data.corpus trees:DIR \
         --workdir runs/parsing_wsj
     t2t-jax evaluate --workdir runs/parsing_wsj
 
-Hardware, time: the paper does not say. It has not been trained here.
+Hardware, time: not in the paper. We did not train it.
 Score: an F1 of 91.3 on section 23 (Table 4 of the paper).
 
-DIR holds the WSJ part of the Penn Treebank, which only its licensees have: sections 2 to 21 (about
-40,000 trees) as train.mrg, 22 as dev.mrg and 23 as test.mrg.
+DIR has the WSJ part of the Penn Treebank, which requires a license: sections 2 to 21 (about 40,000
+trees) as train.mrg, section 22 as dev.mrg and section 23 as test.mrg.
 
-The paper states 4 layers, d_model 1024, 16K tokens of vocabulary, beam 21, length penalty 0.3 and
-outputs up to 300 longer than the input. Its dropout and learning rate were chosen on section 22,
-and it does not say what they are; all else is the base model's, with 8 heads, d_ff of 2048 and
-100,000 steps. Dropout and learning rate here are those of `transformer_parsing_base` in
-tensor2tensor: dropout of 0.2 on sub-layers and on attention weights, half of equation 3, 16,000
-steps of warmup. So is the length of 512, which holds all but the rarest trees. A smaller treebank
-may not have 16,000 subwords; `t2t-jax train` then says how many.
+The paper states 4 layers, d_model 1024, a vocabulary of 16K tokens, beam size 21, length penalty
+0.3 and outputs up to 300 tokens longer than the input. The paper does not state dropout and
+learning rate, which it chose on section 22. Other settings are the base model's: 8 heads, d_ff 2048
+and 100,000 steps. Dropout, learning rate and maximum length in this config come from
+`transformer_parsing_base` in tensor2tensor: dropout 0.2 on sub-layers and attention weights, half
+of equation 3, 16,000 warmup steps, and length 512, which only the rarest trees exceed. A smaller
+treebank may not have 16,000 subwords; `t2t-jax train` then reports their number.
 """
 
 from t2t_jax.config import (

@@ -1,4 +1,4 @@
-"""A small translator of software messages, English to German, trained on the bundled corpus.
+"""A small English-German translator of software messages, trained on the bundled corpus.
 
     t2t-jax train --config configs/quickstart.py --workdir runs/quickstart
     t2t-jax evaluate --workdir runs/quickstart --average 5
@@ -8,9 +8,9 @@ Time: 441 s of training steps.
 Score: 18.67 sacreBLEU (nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0) on the 1,000
 test sentences.
 
-It is a smaller Transformer than the paper's, with 4.7 million parameters over 4,000 subwords. The
-constants of the recipe are the paper's but for the size of a step (2,048 tokens, pairs packed into
-rows), the warmup (600 steps) and the length: 1,200 steps, less than four passes over 43,873 pairs.
+The model is a smaller Transformer than the paper's: 4.7 million parameters, with 4,000 subwords.
+The training settings are the paper's, except for 2,048 tokens per step in packed rows, 600 warmup
+steps and 1,200 steps in total, less than four epochs of 43,873 pairs.
 """
 
 from t2t_jax.config import (

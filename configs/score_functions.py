@@ -1,4 +1,4 @@
-"""Scaled, unscaled and additive scores at head widths from 16 to 512, for two CPU cores.
+"""Compare scaled, unscaled and additive attention scores at head widths from 16 to 512.
 
     t2t-jax sweep --config configs/score_functions.py --workdir runs/score_functions \
         --jobs 2
@@ -7,20 +7,19 @@
 Section 3.2.1 of the paper: "While for small values of d_k the two mechanisms perform similarly,
 additive attention outperforms dot product attention without scaling for larger values of d_k. We
 suspect that for large values of d_k, the dot products grow large in magnitude, pushing the softmax
-function into regions where it has extremely small gradients." The grid trains the three at each
-width; the second command prints how large the gradients through the softmax are at the start.
+function into regions where it has extremely small gradients." The grid trains the three scores at
+each width. The second command prints the gradients through the softmax at initialization.
 
 Hardware: 2 cores of an AMD EPYC virtual machine (AVX2, no AVX-512), in float32, 23 November 2026.
-Time: 56 minutes for the 15 runs and two more, beside other work; additive scores of heads of 512
-took half of it.
-Score: 18.37 sacreBLEU and a perplexity of 22.74 for the base row, dk64-scaled; all rows are in
-docs/results/score_functions.md.
+Time: 56 minutes for 17 runs on a shared machine; additive scores with heads of 512 took half of it.
+Score: 18.37 sacreBLEU and perplexity 22.74 for the base, dk64-scaled;
+docs/results/score_functions.md has all variants.
 
-The corpus is that of configs/modern_small.py. The model has a fourth of the paper's width, two
-layers on each side and a single head, which has values of 128 numbers, so that what grows with d_k
-are queries and keys alone. Rows of one d_k have the same parameters, but for the vectors of
-additive scores. Batches are buckets of similar lengths: the cost of additive scores grows with the
-square of a row's length, and a packed row would be four times as long as a caption.
+The corpus is the same as in configs/modern_small.py. The model has a quarter of the paper's width,
+two encoder layers, two decoder layers and one head. Values have width 128, so that only queries and
+keys grow with d_k. Variants with the same d_k have the same parameters, except for the vectors of
+additive scores. Batches have length buckets: the cost of additive scores grows with the square of
+the length, and a packed row would be four times as long as a caption.
 """
 
 from t2t_jax.config import (

@@ -1,17 +1,17 @@
-"""Every row of the paper's Table 3: variations on the base model, for WMT 2014 English-German.
+"""All rows of the paper's Table 3: variations of the base model, for WMT 2014 English-German.
 
     t2t-jax sweep --config configs/table3.py --workdir runs/table3
     t2t-jax train --config configs/table3.py:A-h16 --workdir runs/A-h16
     t2t-jax evaluate --workdir runs/A-h16 --split dev
 
-Hardware: 8 NVIDIA P100 in the paper. It has not been trained here.
-Time: 12 hours for the base model and 3.5 days for the big one in the paper, which does not say how
-long the other rows took.
-Score: the paper's figures for each row are in `PUBLISHED`: perplexity and BLEU on newstest2013, the
-dev split, by beam search without checkpoint averaging (section 6.2).
+Hardware: 8 NVIDIA P100 in the paper. We did not train it.
+Time: 12 hours for the base model and 3.5 days for the big model in the paper, which does not state
+the time of the other rows.
+Score: `PUBLISHED` has the paper's perplexity and BLEU of each row on newstest2013, the dev split,
+with beam search and without checkpoint averaging (section 6.2).
 
-On another corpus (`--data.corpus`, `--data.vocab-size`) the figures are not to be compared with the
-paper's, but the order of the rows is.
+On another corpus (`--data.corpus`, `--data.vocab-size`), compare only the ranking of the rows with
+the paper, not the scores.
 """
 
 from t2t_jax.config import CheckpointConfig, Config, DataConfig, EvaluationConfig, ParallelConfig

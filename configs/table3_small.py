@@ -1,23 +1,22 @@
-r"""The rows of the paper's Table 3, an eighth as wide and half as deep, for two CPU cores.
+r"""The rows of the paper's Table 3 at an eighth of the width and half the depth, on two CPU cores.
 
     t2t-jax sweep --config configs/table3_small.py --workdir runs/table3_small \
         --seeds 2 --jobs 2
 
-Hardware: 2 cores of an AMD EPYC (Zen 5) virtual machine, busy with other work, 21 November 2026.
+Hardware: 2 cores of an AMD EPYC (Zen 5) virtual machine, shared, 21 November 2026.
 Time: 108 minutes for the 40 runs.
-Score: 12.63 sacreBLEU and a perplexity of 20.63 for the base row; all rows are in
-docs/results/table3_small.md.
+Score: 12.63 sacreBLEU and perplexity 20.63 for the base row; docs/results/table3_small.md has all
+rows.
 
-The corpus is Multi30k (Elliott et al. 2016), 29,000 image captions in English and German, and its
-validation set of 1,014 as dev. Its licence keeps it out of this repository: put `train.en train.de
+The corpus is Multi30k (Elliott et al. 2016): 29,000 image captions in English and German, with the
+validation set of 1,014 as dev. Its license keeps it out of this repository. Put `train.en train.de
 dev.en dev.de` from https://github.com/multi30k/dataset (data/task1/raw: train and val) into
-`corpora/multi30k`. Any other corpus does too, as `text:DIR` in CORPUS below.
+`corpora/multi30k`, or set CORPUS below to another corpus, as `text:DIR`.
 
-Rows keep the paper's labels, so that C-d256, half of the base model's d_model, is 32 here; the
-column "differs in" has the values. Every ratio to the base model is the paper's. Not the paper's:
-512 tokens a step, pairs of up to 64 subwords packed into rows, warmup of 800 steps, a vocabulary of
-2,000, and 2,400 steps for all but the big model, less than two passes over the corpus: models
-learn for too short a time to overfit.
+Rows have the paper's labels and its ratios to the base model: C-d256, half of the base model's
+d_model, is 32 here. The column "differs in" has the values. Differences from the paper: 512 tokens
+per step, pairs of up to 64 subwords in packed rows, 800 warmup steps, a vocabulary of 2,000, and
+2,400 steps for all but the big model. Training is less than two epochs, too short to overfit.
 """
 
 from t2t_jax.config import (

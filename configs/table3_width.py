@@ -1,18 +1,18 @@
-r"""The rows of the paper's Table 3 on heads and width, at a size that two CPU cores can tell apart.
+r"""The rows of the paper's Table 3 on heads and width, at a larger size, on two CPU cores.
 
     t2t-jax sweep --config configs/table3_width.py --workdir runs/table3_width \
         --seeds 2 --jobs 2
 
 Hardware: 2 cores of an AMD EPYC virtual machine (AVX2, no AVX-512), in float32, 23 November 2026.
-Time: 52 minutes for the 18 runs, beside other work.
-Score: 21.94 sacreBLEU and a perplexity of 17.12 for the base row; all rows are in
-docs/results/table3_small.md.
+Time: 52 minutes for the 18 runs, on a shared machine.
+Score: 21.94 sacreBLEU and perplexity 17.12 for the base row; docs/results/table3_small.md has all
+rows.
 
-These are rows of `configs/table3_small.py` again whose direction that grid could not tell: rows (A)
-and the widths of rows (C). Models are a fourth of the paper's in width and have a third of its
-layers: every ratio to the base model is the paper's. The corpus is that of
-`configs/modern_small.py`, and there is no dropout, as models learn for too short a time to overfit.
-Rows keep the paper's labels; the column "differs in" has the values.
+`configs/table3_small.py` could not determine the direction of the differences in rows (A) and in
+the widths of rows (C). This grid repeats them with a quarter of the paper's width and a third of
+its layers. Rows have the paper's labels and its ratios to the base model; the column "differs in"
+has the values. The corpus is the same as in `configs/modern_small.py`. Dropout is off, because
+training is too short to overfit.
 """
 
 from t2t_jax.config import (

@@ -109,7 +109,7 @@ def test_a_report_without_a_row_of_the_config_file_keeps_the_tables(trained):
 
 def test_a_renamed_row_keeps_its_results(trained, capsys):
     assert sweep_command([str(trained), "--rename=wide=d_ff=64"], "t2t-jax sweep").run() == 0
-    assert "wide is d_ff=64 now; change the name in the config file" in capsys.readouterr().out
+    assert "renamed wide to d_ff=64; change the name in the config file" in capsys.readouterr().out
     grid = Grid({"base": BASE, "d_ff=64": WIDE}, {})
     check_same_grid(grid, trained)
     outcome = collect(grid, trained, 2, QUIET)
