@@ -348,13 +348,13 @@ class OpenSearch:
             fits = group is not None and group.sizes == self._sizes(rows, length)
             return group if group is not None and fits else self._new_group(rows, length)
         count, sizes = len(group.live) + len(arrivals), group.sizes
-        # Shrink only to twice the need, so that the group does not soon have to grow again.
-        smaller, larger = (self._row_count(times * count) for times in (2, 1))
-        fewer = smaller if smaller >= group.min_rows else sizes.rows
-        group.resize(self._sizes(max(larger, min(sizes.rows, fewer)), sizes.source_length))
+        # Sizes between the need and twice the need stay, so that they seldom change.
+        min_rows, max_rows = (self._row_count(factor * count) for factor in (1, 2))
+        max_rows = max_rows if max_rows >= group.min_rows else sizes.rows
+        group.resize(self._sizes(max(min_rows, min(sizes.rows, max_rows)), sizes.source_length))
         longest, output = max([group.longest_source, *lengths]), group.longest_output
-        smaller, larger = (self._bucket(longest, times * output) for times in (2, 1))
-        target = max(larger, min(sizes.source_length, smaller))
+        min_length, max_length = (self._bucket(longest, factor * output) for factor in (1, 2))
+        target = max(min_length, min(sizes.source_length, max_length))
         while (length := group.sizes.source_length) != target:  # programs only for adjacent buckets
             step = 1 if target > length else -1
             bucket = self._buckets[self._buckets.index(length) + step]

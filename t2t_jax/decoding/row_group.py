@@ -80,7 +80,7 @@ class RowGroup:
         return max([*self.live, *self._released], default=-1) + 1
 
     def resize(self, sizes: programs.Sizes) -> None:
-        """Change the sizes of the arrays; `min_rows` is the fewest rows."""
+        """Change the sizes of the arrays, to at least `min_rows` rows."""
         if sizes == self.sizes:
             return
         self._work = programs.resize_work(self._search.model, self._search.mesh, sizes, self._work)
@@ -121,8 +121,8 @@ class RowGroup:
         pairs = sorted(zip(*self._assign(arrivals), strict=True), key=lambda pair: pair[1].length)
         while pairs:
             length = next(n for n in lengths if n >= pairs[-1][1].length)
-            shorter = max([n for n in lengths if n < length], default=-1)
-            count = sum(sentence.length > shorter for _, sentence in pairs)
+            next_shorter = max([n for n in lengths if n < length], default=-1)
+            count = sum(sentence.length > next_shorter for _, sentence in pairs)
             batch_size = _batch_size(count, batch_sizes)
             batch = pairs[-min(count, batch_size) :]
             del pairs[-len(batch) :]
@@ -175,11 +175,11 @@ class RowGroup:
         free = [row for row in range(self.sizes.rows) if row not in self.live]
         rows = free[: len(arrivals)]
         self.live |= dict(zip(rows, arrivals, strict=True))
-        stopped = sorted(self._released.difference(rows))
+        released = sorted(self._released.difference(rows))
         self._released.clear()
         # The limit 0 ends the search of an empty sentence at once.
         empty = Sentence(self._search.model.sources.blank(0), 0, 0)
-        return rows + stopped, [sentence for _, sentence in arrivals] + [empty] * len(stopped)
+        return rows + released, [sentence for _, sentence in arrivals] + [empty] * len(released)
 
     def _arrival_arrays(
         self, rows: Sequence[int], sentences: Sequence[Sentence], batch_size: int
@@ -205,7 +205,7 @@ class RowGroup:
 
 def _batch_size(count: int, batch_sizes: Sequence[int]) -> int:
     """Choose the cheapest batch size for the first of `count` sentences."""
-    larger = next((n for n in batch_sizes if n >= count), batch_sizes[-1])
-    smaller = [n for n in batch_sizes if n <= count]
-    # Two small batches are cheaper than one large batch that is mostly padding.
-    return smaller[-1] if smaller and 2 * count < larger else larger
+    padded_size = next((n for n in batch_sizes if n >= count), batch_sizes[-1])
+    full_sizes = [n for n in batch_sizes if n <= count]
+    # Several full batches are cheaper than one batch that is mostly padding.
+    return full_sizes[-1] if full_sizes and 2 * count < padded_size else padded_size

@@ -78,8 +78,8 @@ def decode(
     lengths = [sentences[index].length for index in order]
     longest = max((len(sentence.prefix) for sentence in sentences), default=0)
     width = length_bucket(longest) if longest else 0
-    planned = [sizes._replace(prefix_length=width) for sizes in plan(lengths, decoding, mesh)]
-    queue = deque(zip(order, planned, strict=True))
+    all_sizes = [sizes._replace(prefix_length=width) for sizes in plan(lengths, decoding, mesh)]
+    queue = deque(zip(order, all_sizes, strict=True))
     search = programs.Search(model, strategy_of(decoding, num_best), mesh, num_best)
     num_rows = _num_rows(length_bucket(max(lengths, default=0)), decoding)
     inputs = programs.SearchInputs(params, np.uint32(seed), constraints)

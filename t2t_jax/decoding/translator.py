@@ -447,11 +447,11 @@ def _sample_number(part: long_lines.LinePart, first_line: int) -> int:
 
 def _joined(parts: Sequence[Sequence[Hypothesis]], num_best: int) -> list[Hypothesis]:
     """Combine the hypotheses of a line's parts into the best hypotheses of the line."""
-    joined = list(parts[0])
+    best = list(parts[0])
     for part in parts[1:]:
-        longer = [_concatenated(first, second) for first in joined for second in part]
-        joined = sorted(longer, key=lambda hypothesis: -hypothesis.score)[:num_best]
-    return joined
+        candidates = [_concatenated(first, second) for first in best for second in part]
+        best = sorted(candidates, key=lambda hypothesis: -hypothesis.score)[:num_best]
+    return best
 
 
 def _concatenated(first: Hypothesis, second: Hypothesis) -> Hypothesis:
