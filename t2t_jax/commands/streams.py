@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from t2t_jax.data.lines import DAMAGE, Lines, blocks_of, decoded, open_text
+from t2t_jax.data.lines import DAMAGE, Lines, blocks_of, decode_lines, open_text
 from t2t_jax.errors import UserError, way_out_of
 from t2t_jax.system.atomic_file import NamedFile, errors_named, open_atomic
 from t2t_jax.system.bucket import BucketPath
@@ -32,7 +32,7 @@ def reading(path: Path | None) -> Iterator[Iterator[list[str]]]:
         raise _cannot_read(display_name, error) from error
     with source as stream:
         at_once = 1 if stream.isatty() else _LINES_AT_ONCE
-        yield decoded(_blocks(stream, at_once, display_name), display_name)
+        yield decode_lines(_blocks(stream, at_once, display_name), display_name)
 
 
 def _blocks(stream: Lines, at_once: int, display_name: Path | str) -> Iterator[bytes]:

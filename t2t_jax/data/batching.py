@@ -22,7 +22,7 @@ from t2t_jax.batch import Batch
 from t2t_jax.config import DataConfig
 from t2t_jax.data.layout import Cuts, Layout, cut, row_form, shuffled_within
 from t2t_jax.data.parts import OnePart, Parts, Portions
-from t2t_jax.data.rows import BatchShape, Chosen, Examples, StepRows, ranges
+from t2t_jax.data.rows import BatchShape, Examples, Placement, StepRows, ranges
 from t2t_jax.errors import UserError, needs_extra
 from t2t_jax.system.memo import Memo
 
@@ -161,20 +161,20 @@ class Batches:
         shape = self.shape(step)
         indices = np.arange(shape.rows) if rows is None else rows
         parts, begin = [], 0
-        for examples, chosen, end in self._chosen(step, indices):
+        for examples, placement, end in self._placements(step, indices):
             part_rows = StepRows(step, indices[begin:end])
-            parts.append(examples.batch(chosen, shape._replace(rows=end - begin), part_rows))
+            parts.append(examples.batch(placement, shape._replace(rows=end - begin), part_rows))
             begin = end
         return parts[0] if len(parts) == 1 else jax.tree.map(lambda *x: np.concatenate(x), *parts)
 
-    def chosen(self, step: int) -> Chosen:
+    def placement(self, step: int) -> Placement:
         """Return the examples in the global batch of a step; the corpus must be one part."""
-        [(_, chosen, _)] = self._chosen(step, np.arange(self.shape(step).rows))
-        return chosen
+        [(_, placement, _)] = self._placements(step, np.arange(self.shape(step).rows))
+        return placement
 
-    def _chosen(
+    def _placements(
         self, step: int, indices: Integer[np.ndarray, " n"]
-    ) -> list[tuple[Examples, Chosen, int]]:
+    ) -> list[tuple[Examples, Placement, int]]:
         """Select the examples in these rows of a step's global batch, part by part.
 
         Returns:
@@ -204,8 +204,8 @@ class Batches:
             part = int(parts[start]) if len(parts) else 0
             examples, layout = self._opened(int(window.portions.parts[part]))
             layout_rows = self._layout_rows(window.portions, part, positions[start:stop])
-            chosen = _members(layout, layout_rows, rows[start:stop] - begin)
-            selections.append((examples, chosen, end))
+            placement = _members(layout, layout_rows, rows[start:stop] - begin)
+            selections.append((examples, placement, end))
         if not self._is_one_window and len(parts):
             self._read_ahead(plan.epoch, plan.number + 1, slice(int(parts[0]), int(parts[-1]) + 1))
         return selections
@@ -427,11 +427,11 @@ def _spread_rows(
 
 def _members(
     layout: Layout, layout_rows: Int32[np.ndarray, " rows"], rows: Integer[np.ndarray, " rows"]
-) -> Chosen:
+) -> Placement:
     """Return the examples of rows of a layout, and assign them to rows of a batch."""
     starts = layout.starts[layout_rows]
     counts = layout.starts[layout_rows + 1] - starts  # examples of each row
-    return Chosen(
+    return Placement(
         layout.members[ranges(starts, counts)],
         np.repeat(rows, counts),
         ranges(np.ones_like(starts), counts),

@@ -32,7 +32,7 @@ class Corpus:
     trees:DIR, or a mixture of them."""
     parts: Mapping[str, Split]
     """The splits of the corpus, by name."""
-    mixed: tuple[tuple["Corpus", int], ...] = ()
+    components: tuple[tuple["Corpus", int], ...] = ()
     """The corpora of a mixture, and how often its train split repeats each; () for one corpus."""
     task: str = "auto"
     """The field `data.task` of the config."""
@@ -73,7 +73,7 @@ class Corpus:
             return chunks(islice(pairs, number))
 
         head = Split(lambda: digest("first", str(number), part.fingerprint()), read)
-        return replace(self, parts={**self.parts, split: head}, mixed=())
+        return replace(self, parts={**self.parts, split: head}, components=())
 
     def fingerprint(self, split: str) -> str:
         """Return a hash of the content of a split."""
@@ -89,8 +89,8 @@ class Corpus:
 
 def open_corpus(config: DataConfig) -> Corpus:
     """Open and check the corpus that `config.corpus` names, without reading it into memory."""
-    mixed = tuple((_open(name, config), weight) for name, weight in components_of(config.corpus))
-    (first, weight), is_mixture = mixed[0], len(mixed) > 1
+    corpora = tuple((_open(name, config), weight) for name, weight in components_of(config.corpus))
+    (first, weight), is_mixture = corpora[0], len(corpora) > 1
     if config.mixture_temperature is not None and not is_mixture:
         raise UserError(
             f"data.mixture_temperature={config.mixture_temperature} has no effect on one corpus, "
@@ -101,7 +101,7 @@ def open_corpus(config: DataConfig) -> Corpus:
             f"data.dev_lines={config.dev_lines} is for one corpus, but {config.corpus} is a "
             "mixture; give its first corpus a dev split, and leave data.dev_lines out"
         )
-    return _mixture(config.corpus, *mixed) if is_mixture or weight > 1 else first
+    return _mixture(config.corpus, *corpora) if is_mixture or weight > 1 else first
 
 
 def _open(name: str, config: DataConfig) -> Corpus:
@@ -165,30 +165,30 @@ def _unknown(name: str) -> UserError:
     )
 
 
-def _mixture(name: str, *mixed: tuple[Corpus, int]) -> Corpus:
-    for corpus, _ in mixed:
+def _mixture(name: str, *corpora: tuple[Corpus, int]) -> Corpus:
+    for corpus, _ in corpora:
         if "train" not in corpus.parts:
             raise UserError(
                 f"corpus {corpus.name} has no train split to mix, only {', '.join(corpus.parts)}; "
                 f"leave it out of {name}"
             )
     # Of each split, the first corpus that has it comes last, and overwrites the others.
-    parts = {split: part for corpus, _ in reversed(mixed) for split, part in corpus.parts.items()}
-    shards = [shard for corpus, _ in mixed for shard in corpus.parts["train"].shards]
-    train = Split.of(_survey_mixture, partial(_read_mixture, Corpus.pairs), *mixed)
-    sample = partial(_read_mixture, Corpus.sample, *mixed)
+    parts = {split: part for corpus, _ in reversed(corpora) for split, part in corpus.parts.items()}
+    shards = [shard for corpus, _ in corpora for shard in corpus.parts["train"].shards]
+    train = Split.of(_survey_mixture, partial(_read_mixture, Corpus.pairs), *corpora)
+    sample = partial(_read_mixture, Corpus.sample, *corpora)
     train = train._replace(sample=sample, shards=shards)
-    return Corpus(name, parts | {"train": train}, mixed, mixed[0][0].task)
+    return Corpus(name, parts | {"train": train}, corpora, corpora[0][0].task)
 
 
-def _survey_mixture(*mixed: tuple[Corpus, int]) -> str:
-    return digest("mixture", *(f"{corpus.fingerprint('train')}*{times}" for corpus, times in mixed))
+def _survey_mixture(*corpora: tuple[Corpus, int]) -> str:
+    return digest("mixture", *(f"{corpus.fingerprint('train')}*{n}" for corpus, n in corpora))
 
 
 def _read_mixture(
-    read: Callable[[Corpus, str], Iterator[Chunk]], *mixed: tuple[Corpus, int]
+    read: Callable[[Corpus, str], Iterator[Chunk]], *corpora: tuple[Corpus, int]
 ) -> Iterator[Chunk]:
-    for corpus, times in mixed:
+    for corpus, times in corpora:
         for _ in range(times):
             yield from read(corpus, "train")
 

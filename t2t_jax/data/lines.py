@@ -102,13 +102,13 @@ def read_lines(path: Path, expected: Survey | None = None) -> Iterator[str]:
             yield block
 
     with _open(path) as file:
-        for lines in decoded(blocks(), path):
+        for lines in decode_lines(blocks(), path):
             num_read += len(lines)
             if expected is not None and num_read > expected.num_lines:
-                raise changed(path)
+                raise change_error(path)
             yield from lines
     if expected is not None and digest.hexdigest() != expected.digest:
-        raise changed(path)
+        raise change_error(path)
 
 
 def blocks_of(file: Lines, path: Path | str, num_lines: int = _BLOCK_LINES) -> Iterator[bytes]:
@@ -130,12 +130,12 @@ def blocks_of(file: Lines, path: Path | str, num_lines: int = _BLOCK_LINES) -> I
         yield b"".join(block)
 
 
-def decoded(blocks: Iterable[bytes], path: Path | str) -> Iterator[list[str]]:
+def decode_lines(blocks: Iterable[bytes], path: Path | str) -> Iterator[list[str]]:
     """Decode blocks of whole lines: yield a list of lines, without line ends, for each block."""
     num_read = 0
     for block in blocks:
         if not num_read:
-            block = checked_beginning(path, block)
+            block = check_first_block(path, block)
         try:
             lines = block.decode().removesuffix("\n").split("\n")
         except UnicodeDecodeError as error:
@@ -148,7 +148,7 @@ def decoded(blocks: Iterable[bytes], path: Path | str) -> Iterator[list[str]]:
         yield [line.removesuffix("\r") for line in lines]
 
 
-def checked_beginning(path: Path | str, block: bytes) -> bytes:
+def check_first_block(path: Path | str, block: bytes) -> bytes:
     """Check the first block of a text, and remove a byte order mark."""
     _check_encoding(path, block)
     _check_ends(path, b"\n" in block, b"\r" in block.rstrip(b"\r"))
@@ -164,7 +164,7 @@ def check_aligned(source: Path, num_sources: int, target: Path, num_targets: int
         )
 
 
-def changed(path: Path) -> UserError:
+def change_error(path: Path) -> UserError:
     """Return the error for a file that changed while it was read."""
     return UserError(
         f"{path} has changed while it was read; start again once nothing writes to it any more"

@@ -67,8 +67,8 @@ def _content(mixed: Sequence[Component]) -> Content:
         round(sum(content.num_pairs_read * times for content, times in contents)),
         dict(skipped),
         round(sum(content.num_examples * times for content, times in contents)),
-        Lengths.joined((content.source, times) for content, times in contents),
-        Lengths.joined((content.target, times) for content, times in contents),
+        Lengths.combined((content.source, times) for content, times in contents),
+        Lengths.combined((content.target, times) for content, times in contents),
     )
 
 
@@ -76,7 +76,7 @@ def _content(mixed: Sequence[Component]) -> Content:
 class MixedParts:
     """The parts of the corpora of a mixture; see `data.parts.Parts`."""
 
-    mixed: tuple[Component, ...]
+    components: tuple[Component, ...]
     """The corpora that have examples."""
     content: Content
     """The mean statistics of an epoch; `max_length` is the maximum over all examples."""
@@ -95,7 +95,7 @@ class MixedParts:
     @cached_property
     def _sizes(self) -> list[int]:
         """Count the parts that an epoch reads of each corpus, copies included."""
-        return [len(component.parts) * component.copies for component in self.mixed]
+        return [len(component.parts) * component.copies for component in self.components]
 
     @cached_property
     def _num_windows(self) -> int:
@@ -104,17 +104,17 @@ class MixedParts:
     @cached_property
     def _first(self) -> list[int]:
         """Return the index of the first part of each corpus, then the number of all parts."""
-        return [0, *np.cumsum([len(component.parts) for component in self.mixed]).tolist()]
+        return [0, *np.cumsum([len(component.parts) for component in self.components]).tolist()]
 
     @property
     def repeats(self) -> Int[np.ndarray, " parts"]:
         """See `Parts.repeats`."""
-        repeats = [max(1, int(component.times)) for component in self.mixed]
+        repeats = [max(1, int(component.times)) for component in self.components]
         return np.repeat(np.array(repeats, np.int64), np.diff(self._first))
 
     def _find(self, part: int) -> tuple[Parts, int]:
         corpus = int(np.searchsorted(self._first, part, side="right")) - 1
-        return self.mixed[corpus].parts, part - self._first[corpus]
+        return self.components[corpus].parts, part - self._first[corpus]
 
     def __len__(self) -> int:
         """Return the number of parts, without copies."""
@@ -127,22 +127,22 @@ class MixedParts:
 
     def shape(self, shape: BatchShape, max_examples: int) -> BatchShape:
         """See `Parts.shape`."""
-        shapes = [component.parts.shape(shape, max_examples) for component in self.mixed]
+        shapes = [component.parts.shape(shape, max_examples) for component in self.components]
         return BatchShape(*map(max, zip(*shapes, strict=True)))
 
     def windows(self, epoch: int, rng: np.random.Philox) -> list[Portions]:
         """Return the windows of an epoch, each with an equal share of every corpus."""
-        num_copies = [component.copies for component in self.mixed]
+        num_copies = [component.copies for component in self.components]
         # Three arrays over the copies of all parts: the part, the index of the copy, the corpus.
         parts = np.repeat(np.arange(len(self)), np.repeat(num_copies, np.diff(self._first)))
         copies = np.arange(len(parts)) - np.searchsorted(parts, parts)
-        corpora = np.repeat(np.arange(len(self.mixed)), self._sizes)
+        corpora = np.repeat(np.arange(len(self.components)), self._sizes)
         order = shuffled_within(np.zeros(len(parts), np.uint8), rng)
         parts, copies, corpora = parts[order], copies[order], corpora[order]
         sizes = np.array(self._sizes)
         ranks = np.empty_like(parts)  # the position of each part among the parts of its corpus
         ranks[np.argsort(corpora, kind="stable")] = ranges(np.zeros_like(sizes), sizes)
-        times = [component.times for component in self.mixed]
+        times = [component.times for component in self.components]
         # Whole repeats are already in the random orders; see `repeats`.
         rates = np.array([float(number / max(1, int(number))) for number in times])[corpora]
         windows, count = [], self._num_windows
@@ -169,16 +169,16 @@ class MixedParts:
 
         corpora = [
             component.parts.row_counts(form, partial(count_part, first))
-            for component, first in zip(self.mixed, self._first[:-1], strict=True)
+            for component, first in zip(self.components, self._first[:-1], strict=True)
         ]
         counts = np.concatenate([corpus.counts for corpus in corpora])
         return RowCounts(counts, max(corpus.max_examples for corpus in corpora))
 
     def token_counts(self) -> Int[np.ndarray, " vocab"]:
         """Estimate how often each id occurs among the targets of an epoch."""
-        counts = [component.parts.token_counts() for component in self.mixed]
+        counts = [component.parts.token_counts() for component in self.components]
         sums = np.zeros(max(map(len, counts)), np.int64)
-        for component, sample in zip(self.mixed, counts, strict=True):
+        for component, sample in zip(self.components, counts, strict=True):
             total = component.copies * component.times * component.parts.content.target.total
             scale = float(total) / max(1, sample.sum())
             sums[: len(sample)] += np.rint(sample * scale).astype(np.int64)

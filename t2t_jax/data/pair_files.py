@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from t2t_jax.config import DataConfig
-from t2t_jax.data.lines import DAMAGE, blocks_of, checked_beginning, open_text
+from t2t_jax.data.lines import DAMAGE, blocks_of, check_first_block, open_text
 from t2t_jax.data.splits import Chunk, chunks
 from t2t_jax.errors import UserError, in_one_line
 from t2t_jax.plugins import warn_once
@@ -118,7 +118,7 @@ def _lines(path: Path, faults: Faults) -> Iterator[str | None]:
     number = 0
     with open_text(path) as file:
         for block in blocks_of(file, path):
-            block = block if number else checked_beginning(path, block)
+            block = block if number else check_first_block(path, block)
             for line in block.removesuffix(b"\n").split(b"\n"):
                 number += 1
                 try:

@@ -20,7 +20,7 @@ class BatchShape(NamedTuple):
     target_length: int
 
 
-class Chosen(NamedTuple):
+class Placement(NamedTuple):
     """The examples chosen for rows of a batch, sorted by row and by position in the row."""
 
     examples: Int32[np.ndarray, " n"]
@@ -79,7 +79,7 @@ class Examples:
         """
         return shape
 
-    def batch(self, chosen: Chosen, shape: BatchShape, rows: StepRows) -> Batch:
+    def batch(self, placement: Placement, shape: BatchShape, rows: StepRows) -> Batch:
         """Make a batch of the chosen examples.
 
         Args:
@@ -88,8 +88,8 @@ class Examples:
         """
         source = np.asarray(self.source_tokens), np.asarray(self.source_offsets)
         target = np.asarray(self.target_tokens), np.asarray(self.target_offsets)
-        inputs = filled(*source, chosen, (shape.rows, shape.source_length))
-        return Batch(inputs, filled(*target, chosen, (shape.rows, shape.target_length)))
+        inputs = fill_rows(*source, placement, (shape.rows, shape.source_length))
+        return Batch(inputs, fill_rows(*target, placement, (shape.rows, shape.target_length)))
 
 
 class Lengths(NamedTuple):
@@ -108,7 +108,7 @@ class Lengths(NamedTuple):
         return cls(int(wide.max(initial=0)), int(wide.sum()), int((wide**2).sum()))
 
     @classmethod
-    def joined(cls, texts: Iterable[tuple["Lengths", Fraction | int]]) -> "Lengths":
+    def combined(cls, texts: Iterable[tuple["Lengths", Fraction | int]]) -> "Lengths":
         """Combine the statistics of texts, each with the number of times it is read."""
         pairs = list(texts)
         return cls(
@@ -151,10 +151,10 @@ def ranges(
     return np.repeat(starts - begins, counts) + np.arange(counts.sum())
 
 
-def filled(
+def fill_rows(
     tokens: Integer[np.ndarray, " total"],
     offsets: Int64[np.ndarray, " offsets"],
-    chosen: Chosen,
+    placement: Placement,
     shape: tuple[int, int],
 ) -> Sequence:
     """Fill the rows of the sources or the targets of a batch with the chosen examples.
@@ -163,7 +163,7 @@ def filled(
       tokens: the tokens of all examples; example i is `tokens[offsets[i] : offsets[i + 1]]`.
       shape: the number of rows, and the number of positions in a row.
     """
-    examples, rows, segments = chosen
+    examples, rows, segments = placement
     lengths = offsets[examples + 1] - offsets[examples]
     begins = np.cumsum(lengths) - lengths
     # Subtract the begin of the first segment of the row.

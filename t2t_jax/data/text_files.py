@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 
 from t2t_jax.config import DataConfig
-from t2t_jax.data.lines import Survey, changed, check_aligned, read_lines, survey
+from t2t_jax.data.lines import Survey, change_error, check_aligned, read_lines, survey
 from t2t_jax.data.pair_files import Faults, Shard, fields_of, format_of
 from t2t_jax.data.splits import SPLITS, Chunk, Split, chunks, digest
 from t2t_jax.errors import UserError
@@ -76,7 +76,7 @@ def _read_file(file: TextFile, shard: Shard) -> Iterator[Chunk]:
             f"correct it, or name the corpus shards:{file.path}, which leaves such lines out"
         )
     if TextFile(file.path).survey != file.survey:
-        raise changed(file.path)
+        raise change_error(file.path)
 
 
 def text_splits(directory: Path, source_language: str, target_language: str) -> dict[str, Split]:

@@ -107,11 +107,11 @@ def _prepared(
     """
 
     def contents() -> Contents:
-        if split == "train" and corpus.mixed:
-            corpora, weights = zip(*corpus.mixed, strict=True)
+        if split == "train" and corpus.components:
+            corpora, weights = zip(*corpus.components, strict=True)
             # Each corpus is tokenized once, into a cache entry that other weights reuse.
             parts = [_prepared(config, part, split, encode, *key) for part in corpora]
-            examples = joined([*chain.from_iterable(map(repeat, parts, weights))])
+            examples = concatenate([*chain.from_iterable(map(repeat, parts, weights))])
         else:
             examples = encode(corpus.pairs(split))
         counts = {"skipped": examples.skipped, "num_pairs_read": examples.num_pairs_read}
@@ -138,7 +138,7 @@ def tokenize(pairs: Iterable[Chunk], vocabulary: Vocabulary, max_length: int | N
     """
     num_ids = max(vocabulary.source_size, len(vocabulary))
     dtype = np.uint16 if num_ids <= 1 << 16 else np.int32
-    parts = [Examples(*flattened([], dtype), *flattened([], dtype), _NONE_SKIPPED, 0)]
+    parts = [Examples(*flatten([], dtype), *flatten([], dtype), _NONE_SKIPPED, 0)]
     for source_lines, target_lines in pairs:
         targets = _encode(vocabulary.encode_targets, target_lines, max_length)
         # Documents have no sources.
@@ -151,9 +151,9 @@ def tokenize(pairs: Iterable[Chunk], vocabulary: Vocabulary, max_length: int | N
             reason = np.select(faults, [1, 2, 3])
             skipped = dict(zip(skipped, np.bincount(reason, minlength=4)[1:].tolist(), strict=True))
             sources, targets = ([*compress(side, reason == 0)] for side in (sources, targets))
-        arrays = *flattened(sources, dtype), *flattened(targets, dtype)
+        arrays = *flatten(sources, dtype), *flatten(targets, dtype)
         parts.append(Examples(*arrays, skipped, num_read))
-    return joined(parts)
+    return concatenate(parts)
 
 
 def tokenize_text(
@@ -192,7 +192,7 @@ def _cut(lengths: Int64[np.ndarray, " documents"], limit: int) -> Int64[np.ndarr
     return part_lengths
 
 
-def joined(splits: Sequence[Examples]) -> Examples:
+def concatenate(splits: Sequence[Examples]) -> Examples:
     """Concatenate the pairs of several splits."""
     skipped = Counter[str]()
     for split in splits:
@@ -241,7 +241,7 @@ def _encode(
     return rows
 
 
-def flattened(
+def flatten(
     sentences: Sequence[list[int]], dtype: type[np.integer]
 ) -> tuple[Integer[np.ndarray, " tokens"], Int64[np.ndarray, " offsets"]]:
     """Concatenate the tokens of sentences, and return them with the offsets of the sentences."""

@@ -190,7 +190,7 @@ def parse_vocabulary(serialized: bytes) -> Vocabulary:
     return load_named(path)(serialized)
 
 
-def parsed(serialized: bytes, schema: records.Schema) -> records.Record:
+def parse_content(serialized: bytes, schema: records.Schema) -> records.Record:
     """Parse the JSON object of a vocabulary, and decode base64 to bytes.
 
     Raises:

@@ -16,7 +16,7 @@ from t2t_jax.batch import Batch, Sequence
 from t2t_jax.config import Config, DecodingConfig
 from t2t_jax.data.batching import Batches
 from t2t_jax.data.corpus import Corpus, open_corpus
-from t2t_jax.data.rows import Chosen, Examples
+from t2t_jax.data.rows import Examples, Placement
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.arguments import whole_number
 from t2t_jax.decoding.translator import Translator
@@ -206,9 +206,9 @@ def corpus_loss(translator: Translator, pairs: Examples) -> CorpusLoss:
     smoothing = translator.config.training.label_smoothing
     program = partial(eval_step, translator.model, smoothing, translator.params)
     totals, by_example = np.zeros(3), np.zeros((2, len(pairs)))
-    for chosen, targets, (sums, losses) in computed_batches(translator, pairs, program):
+    for placement, targets, (sums, losses) in computed_batches(translator, pairs, program):
         totals += sums
-        by_example[:, chosen.examples] = _sums_by_example(chosen, targets.segments, losses)
+        by_example[:, placement.examples] = _sums_by_example(placement, targets.segments, losses)
     smoothed, nll, tokens = totals.tolist()
     sentence_nll, sentence_tokens = by_example[0], by_example[1].astype(np.int64)
     return CorpusLoss(smoothed / tokens, nll / tokens, int(tokens), sentence_nll, sentence_tokens)
@@ -216,7 +216,7 @@ def corpus_loss(translator: Translator, pairs: Examples) -> CorpusLoss:
 
 def computed_batches(
     translator: Translator, examples: Examples, program: Callable[[Batch], _Out]
-) -> Iterator[tuple[Chosen, Sequence, _Out]]:
+) -> Iterator[tuple[Placement, Sequence, _Out]]:
     """Yield the examples and targets of each batch, and the result of a program for the batch.
 
     Args:
@@ -226,28 +226,28 @@ def computed_batches(
     mesh = mesh_of(translator.params)
     tokens_per_device = translator.config.parallel.pass_tokens
 
-    def launch(step: int) -> tuple[Chosen, Sequence, _Out]:
+    def launch(step: int) -> tuple[Placement, Sequence, _Out]:
         rows, *lengths = batches.shape(step)
         layout = batch_layout(mesh, rows, max(lengths), tokens_per_device)
         # Each process needs the targets of all rows to assign results to examples.
         full_batch = batches(step, np.arange(layout.passes * layout.rows_per_pass))
         local: Batch = jax.tree.map(itemgetter(layout.local_rows()), full_batch)
-        return batches.chosen(step), full_batch.targets, program(layout.put(local))
+        return batches.placement(step), full_batch.targets, program(layout.put(local))
 
-    for chosen, targets, out in prefetch_one(map(launch, range(batches.steps_per_epoch))):
+    for placement, targets, out in prefetch_one(map(launch, range(batches.steps_per_epoch))):
         safe_point()
-        yield chosen, targets, on_host(out)
+        yield placement, targets, on_host(out)
 
 
 def _sums_by_example(
-    chosen: Chosen,
+    placement: Placement,
     segments: Int32[np.ndarray, "rows t"],
     losses: Float32[np.ndarray, "passes rows_per_pass t"],
 ) -> Float64[np.ndarray, "2 n"]:
-    """Return the loss sum and the number of targets of each chosen example."""
-    most = int(chosen.segments.max()) + 1
+    """Return the loss sum and the number of targets of each placed example."""
+    most = int(placement.segments.max()) + 1
     # Packed rows have several examples, one segment each; segment 0 is padding.
     cells = (np.arange(len(segments))[:, None] * most + segments).ravel()
     sizes = len(segments) * most
     summed = np.bincount(cells, losses.ravel(), sizes), np.bincount(cells, minlength=sizes)
-    return np.stack(summed)[:, chosen.rows * most + chosen.segments]
+    return np.stack(summed)[:, placement.rows * most + placement.segments]

@@ -271,9 +271,9 @@ def training_parts(
       UserError: the train split is missing or unreadable.
     """
     temperature, window = config.data.mixture_temperature, config.data.window
-    if corpus.mixed and (temperature is not None or corpus.parts["train"].shards):
+    if corpus.components and (temperature is not None or corpus.parts["train"].shards):
         parts_of = partial(training_parts, task, config, vocabulary=vocabulary, engine=engine)
-        parts = [(parts_of(corpus=component), weight) for component, weight in corpus.mixed]
+        parts = [(parts_of(corpus=component), weight) for component, weight in corpus.components]
         return mixed_parts(parts, temperature, window)
     text = task.train_text(config, vocabulary)
     pieces = corpus.parts["train"].pieces if "train" in corpus.parts else None

@@ -13,7 +13,7 @@ from t2t_jax.config import DataConfig
 from t2t_jax.data import splits as splits_module
 from t2t_jax.data import tokenized
 from t2t_jax.data.corpus import open_corpus
-from t2t_jax.data.tokenized import flattened, prepare_pairs, prepare_vocabulary
+from t2t_jax.data.tokenized import flatten, prepare_pairs, prepare_vocabulary
 from t2t_jax.data.vocabularies.shared import SharedVocabulary
 from tests.data.test_mixture import CountingVocabulary
 
@@ -223,6 +223,6 @@ def test_after_their_first_tokens_sources_are_the_begin_of_targets(config):
 
 @pytest.mark.parametrize("rows", [[], [[1]], [[3, 1], [], [1]]])
 def test_flat_sentences_have_the_tokens_and_the_length_of_each_row(rows):
-    tokens, offsets = flattened(rows, np.int32)
+    tokens, offsets = flatten(rows, np.int32)
     assert tokens.tolist() == [token for row in rows for token in row]
     assert np.diff(offsets).tolist() == [len(row) for row in rows]

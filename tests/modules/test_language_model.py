@@ -192,7 +192,7 @@ def test_sources_are_learned_as_if_they_were_text():
         for step in range(batches.steps_per_epoch):
             batch = batches(step)
             _, nll = losses({"params": params}, batch)
-            for example, row, _ in zip(*batches.chosen(step), strict=True):
+            for example, row, _ in zip(*batches.placement(step), strict=True):
                 own = np.asarray(nll)[row][batch.targets.segments[row] != 0]
                 text = [*sources[example], *targets[example]]
                 begin = 1 if whole else len(sources[example])

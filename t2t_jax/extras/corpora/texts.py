@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from t2t_jax.data.lines import DAMAGE, Lines, blocks_of, decoded
+from t2t_jax.data.lines import DAMAGE, Lines, blocks_of, decode_lines
 from t2t_jax.errors import UserError, in_one_line
 from t2t_jax.extras.corpora.catalogue import Text
 
@@ -98,7 +98,7 @@ class _Bounded(io.RawIOBase):
 
 def _lines(file: Lines, text: Text) -> Iterator[str]:
     blocks = blocks_of(file, text.name)
-    lines = chain.from_iterable(decoded(blocks, text.name))
+    lines = chain.from_iterable(decode_lines(blocks, text.name))
     if text.member.endswith((".sgm", ".xml")):
         matches = (_SEGMENT.search(line) for line in lines)
         return (" ".join(match[1].split()) for match in matches if match)

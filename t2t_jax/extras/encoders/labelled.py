@@ -13,8 +13,8 @@ from jaxtyping import Int32, Integer, UInt8
 
 from t2t_jax.batch import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Batch, Patches, Sequence
 from t2t_jax.config import DataConfig, ImageEncoderConfig, ModelConfig
-from t2t_jax.data.rows import BatchShape, Chosen, Examples, StepRows, filled, random_bits
-from t2t_jax.data.tokenized import flattened
+from t2t_jax.data.rows import BatchShape, Examples, Placement, StepRows, fill_rows, random_bits
+from t2t_jax.data.tokenized import flatten
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
 
@@ -48,7 +48,7 @@ class LabelledText(Examples):
         labels = [[label for _, label in sentence.labels] for sentence in sentences]
         positions = [position for sentence in sentences for position, _ in sentence.labels]
         sides = [sentence.tokens for sentence in sentences], labels
-        sources, targets = (flattened(side, np.int32) for side in sides)
+        sources, targets = (flatten(side, np.int32) for side in sides)
         num_read = len(sentences) + sum(skipped.values())
         return cls(*sources, *targets, skipped, num_read, np.array(positions, np.int32))
 
@@ -62,11 +62,11 @@ class LabelledText(Examples):
         max_labels = max_examples * int(self.target_lengths.max())
         return shape._replace(target_length=min(shape.target_length, max_labels))
 
-    def batch(self, chosen: Chosen, shape: BatchShape, rows: StepRows) -> Batch:
+    def batch(self, placement: Placement, shape: BatchShape, rows: StepRows) -> Batch:
         """Return the arrays of a batch, with source positions in `targets.positions`."""
-        inputs, targets = super().batch(chosen, shape, rows)
+        inputs, targets = super().batch(placement, shape, rows)
         size = shape.rows, shape.target_length
-        positions = filled(self.target_positions, self.target_offsets, chosen, size).tokens
+        positions = fill_rows(self.target_positions, self.target_offsets, placement, size).tokens
         return Batch(inputs, targets._replace(positions=positions))
 
 
@@ -101,11 +101,11 @@ class MaskedText(Examples):
         """Return the shape of a batch, with targets only for the subwords to predict."""
         return masked_shape(shape, self.share)
 
-    def batch(self, chosen: Chosen, shape: BatchShape, rows: StepRows) -> Batch:
+    def batch(self, placement: Placement, shape: BatchShape, rows: StepRows) -> Batch:
         """Return a batch; seed, step and row index determine which subwords are masked."""
         length = shape.source_length
         sides = np.asarray(self.target_tokens), np.asarray(self.target_offsets)
-        text = filled(*sides, chosen, (shape.rows, length))
+        text = fill_rows(*sides, placement, (shape.rows, length))
         stream = np.array([self.seed, _STREAM], np.uint64)
         raw = random_bits(stream, rows, 2 * length)  # [rows, 2 * length]
         rank_bits, token_bits = raw[:, :length], raw[:, length:]
@@ -170,9 +170,9 @@ class LabelledImages(LabelledText):
         """Return the shape of a batch in which `max_examples` images fill a row exactly."""
         return BatchShape(shape.rows, max_examples * int(self.source_lengths[0]), max_examples)
 
-    def batch(self, chosen: Chosen, shape: BatchShape, rows: StepRows) -> Batch:
+    def batch(self, placement: Placement, shape: BatchShape, rows: StepRows) -> Batch:
         """Return the arrays of a batch, independent of step and row index."""
-        (tokens, *segments), targets = super().batch(chosen, shape, rows)
+        (tokens, *segments), targets = super().batch(placement, shape, rows)
         return Batch(Patches(self.patches[tokens], *segments), targets)
 
 

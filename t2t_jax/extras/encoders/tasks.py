@@ -369,7 +369,7 @@ def _without_labels(corpus: Corpus) -> Corpus:
         lambda: splits.digest("sentences", train.fingerprint()),
         lambda: (([""] * len(lines), lines) for lines, _ in train.read()),
     )
-    return dataclasses.replace(corpus, parts={**corpus.parts, "train": text}, mixed=())
+    return dataclasses.replace(corpus, parts={**corpus.parts, "train": text}, components=())
 
 
 def predictions(translator: Translator, examples: Examples) -> list[Prediction]:
@@ -380,9 +380,9 @@ def predictions(translator: Translator, examples: Examples) -> list[Prediction]:
         return results
     program = partial(_most_probable, translator.model, translator.params)
     with devices.within_memory(decoding=True):
-        for chosen, targets, out in computed_batches(translator, examples, program):
+        for placement, targets, out in computed_batches(translator, examples, program):
             arrays = targets.tokens, *(np.reshape(x, targets.tokens.shape) for x in out)
-            for example, row, segment in zip(*chosen, strict=True):
+            for example, row, segment in zip(*placement, strict=True):
                 is_target = targets.segments[row] == segment
                 results[example] = Prediction(*(x[row][is_target] for x in arrays))
     return results

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from t2t_jax.data.vocabulary import Rows, Vocabulary, parse_vocabulary, parsed
+from t2t_jax.data.vocabulary import Rows, Vocabulary, parse_content, parse_vocabulary
 from t2t_jax.system.records import schema
 
 _SCHEMA = schema({"kind": str, "labels": Annotated[list[str], Meta(min_length=1)], "source": bytes})
@@ -23,7 +23,7 @@ class LabelledVocabulary(Vocabulary):
           ValueError: the bytes are damaged.
         """
         super().__init__(serialized)
-        content = parsed(serialized, _SCHEMA)
+        content = parse_content(serialized, _SCHEMA)
         self.labels: tuple[str, ...] = tuple(content["labels"])
         """The label names, by id."""
         self.source: Any = parse_vocabulary(content["source"]) if content["source"] else None

@@ -8,7 +8,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from t2t_jax.batch import Batch
 from t2t_jax.config import Config
-from t2t_jax.data.rows import Chosen, filled, offsets_of
+from t2t_jax.data.rows import Placement, fill_rows, offsets_of
 from t2t_jax.modules.models import make_model
 from t2t_jax.parallel.mesh import batch_layout, make_mesh
 from t2t_jax.training.settling import settled
@@ -29,12 +29,12 @@ _FIXED = {
 def in_rows(pairs: list[tuple[list[int], list[int]]], in_a_row: int) -> Batch:
     """Return a batch in which so many pairs share a row."""
     numbers = np.arange(len(pairs))
-    chosen = Chosen(numbers, numbers // in_a_row, numbers % in_a_row + 1)
+    placement = Placement(numbers, numbers // in_a_row, numbers % in_a_row + 1)
     shape = -(-len(pairs) // in_a_row), in_a_row * LONGEST
 
     def side(texts: tuple[list[int], ...]) -> Any:
         lengths = np.array([len(text) for text in texts])
-        return filled(np.concatenate(texts), offsets_of(lengths), chosen, shape)
+        return fill_rows(np.concatenate(texts), offsets_of(lengths), placement, shape)
 
     return Batch(*map(side, zip(*pairs, strict=True)))
 

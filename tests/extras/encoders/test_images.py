@@ -48,7 +48,7 @@ def test_a_row_has_the_patches_of_its_images_from_left_to_right(batching):
     for step in range(batches.steps_per_epoch):
         inputs, targets = batches(step)
         assert inputs.values.shape[:2] == inputs.segments.shape == inputs.positions.shape
-        for example, row, segment in zip(*batches.chosen(step), strict=True):
+        for example, row, segment in zip(*batches.placement(step), strict=True):
             own = inputs.segments[row] == segment
             assert inputs.positions[row][own].tolist() == [0, 1, 2, 3, 4]
             values = inputs.values[row][own]

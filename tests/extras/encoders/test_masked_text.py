@@ -38,11 +38,11 @@ def batches_of(lengths, *, share=0.15, seed=0, batching="pack", tokens=256):
     )
 
 
-def whole_rows(text, chosen, batch):
+def whole_rows(text, placement, batch):
     """The rows of a batch as they were before anything was hidden."""
     rows = np.zeros_like(batch.inputs.tokens)
     filled = np.zeros(len(rows), int)
-    for example, row in zip(chosen.examples, chosen.rows, strict=True):
+    for example, row in zip(placement.examples, placement.rows, strict=True):
         own = text.target_tokens[text.target_offsets[example] : text.target_offsets[example + 1]]
         rows[row, filled[row] : filled[row] + len(own)] = own
         filled[row] += len(own)
@@ -58,8 +58,8 @@ def whole_rows(text, chosen, batch):
 )
 def test_what_is_to_be_predicted_is_what_stood_there(lengths, share, batching, step):
     text, batches = batches_of(lengths, share=share, batching=batching)
-    batch, chosen = batches(step), batches.chosen(step)
-    rows = whole_rows(text, chosen, batch)
+    batch, placement = batches(step), batches.placement(step)
+    rows = whole_rows(text, placement, batch)
     shape = batches.shape(step)
     assert batch.targets.tokens.shape == (shape.rows, shape.target_length)
     for row, shown, segments, targets in zip(
@@ -89,7 +89,7 @@ def test_what_is_to_be_predicted_is_what_stood_there(lengths, share, batching, s
 def test_eight_of_ten_are_hidden_one_is_another_and_one_stays():
     text, batches = batches_of([28] * 400, tokens=25_600)
     batch = batches(0)
-    rows = whole_rows(text, batches.chosen(0), batch)
+    rows = whole_rows(text, batches.placement(0), batch)
     hidden = batch.inputs.tokens == _MASK_ID
     other = (batch.inputs.tokens != rows) & ~hidden
     predicted = int((batch.targets.segments != 0).sum())

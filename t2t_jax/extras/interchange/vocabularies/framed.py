@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
-from t2t_jax.data.vocabulary import Rows, Vocabulary, before_end, parse_vocabulary, parsed
+from t2t_jax.data.vocabulary import Rows, Vocabulary, before_end, parse_content, parse_vocabulary
 from t2t_jax.errors import UserError
 from t2t_jax.system.records import schema
 
@@ -44,7 +44,7 @@ class FramedVocabulary(Vocabulary):
           UserError: the text vocabulary needs a library that is missing.
         """
         super().__init__(serialized)
-        self._content = content = parsed(serialized, _SCHEMA)
+        self._content = content = parse_content(serialized, _SCHEMA)
         if content["text"].get("kind") == "framed":
             raise ValueError("damaged: its text vocabulary has tags too")
         self.text: Vocabulary = parse_vocabulary(_bytes(content["text"]))

@@ -12,7 +12,7 @@ from functools import partial
 
 from t2t_jax.batch import EOS_ID, PAD_ID
 from t2t_jax.data.vocabularies.shared import in_threads, processor_of, spelling_of
-from t2t_jax.data.vocabulary import Rows, Vocabulary, before_end, parsed
+from t2t_jax.data.vocabulary import Rows, Vocabulary, before_end, parse_content
 from t2t_jax.system.records import schema
 
 _SCHEMA = schema(
@@ -39,7 +39,7 @@ class PairedVocabulary(Vocabulary):
           ValueError: the bytes are damaged.
         """
         super().__init__(serialized)
-        content = parsed(serialized, _SCHEMA)
+        content = parse_content(serialized, _SCHEMA)
         self._pieces: list[list[str]] = [content[f"{side}_pieces"] for side in _SIDES]
         for pieces in self._pieces:
             if pieces[: len(_SPECIAL)] != _SPECIAL:

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from t2t_jax.batch import BOS_ID, EOS_ID, PAD_ID
-from t2t_jax.data.vocabulary import Rows, Vocabulary, before_end, parsed
+from t2t_jax.data.vocabulary import Rows, Vocabulary, before_end, parse_content
 from t2t_jax.errors import in_one_line, needs_extra
 from t2t_jax.system.records import schema
 
@@ -30,7 +30,7 @@ class PretrainedVocabulary(Vocabulary):
           UserError: the library tokenizers is missing.
         """
         super().__init__(serialized)
-        content = parsed(serialized, _SCHEMA)
+        content = parse_content(serialized, _SCHEMA)
         self._definition: str = content["tokenizer"]
         # Whether each character of an entry stands for a byte, as in GPT-2.
         self._spells_bytes = '"ByteLevel"' in self._definition
