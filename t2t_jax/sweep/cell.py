@@ -336,7 +336,7 @@ def _write_result(cell: Cell, corpus: Corpus) -> None:
     evaluation = evaluate(translator, corpus, cell.split)
     record = score_record(translator, corpus, evaluation, decoding=config.decoding)
     record_scores(workdir, record)
-    if nonfinite := [n for n, x in record.items() if isinstance(x, float) and not math.isfinite(x)]:
+    if nonfinite := [n for n, v in record.items() if isinstance(v, float) and not math.isfinite(v)]:
         raise DivergedError(f"not a finite number on {cell.split}: {', '.join(nonfinite)}")
     log, jobs = read_log(workdir), read_jobs(workdir)
     result = {
@@ -373,15 +373,15 @@ def _scoring_fields(config: Config) -> dict[str, object]:
 
 def score_at(scores: Scores, cell: Cell, step: int) -> float | None:
     """Return a cell's perplexity at a step; inf if training diverged, None if unscored."""
-    of_cell = scores.get(cell.name, {})
-    return of_cell.get(step, math.inf if math.inf in of_cell.values() else None)
+    cell_scores = scores.get(cell.name, {})
+    return cell_scores.get(step, math.inf if math.inf in cell_scores.values() else None)
 
 
 def mean_of(scores: Iterable[float | None]) -> float | None:
     """Return the mean of scores; None if a score is missing."""
     all_scores = [*scores]
-    present = [score for score in all_scores if score is not None]
-    return statistics.fmean(present) if len(present) == len(all_scores) else None
+    available = [score for score in all_scores if score is not None]
+    return statistics.fmean(available) if len(available) == len(all_scores) else None
 
 
 GridPlan: TypeAlias = Callable[[Scores], Sequence[Cell]]
@@ -399,8 +399,8 @@ def decide(plan: GridPlan) -> tuple[Sequence[Cell], Scores]:
       All cells so far, each with the step to train it to; and their scores, {} if unreadable.
     """
     scores: dict[str, Mapping[int, float]] = {}
-    while new := [cell for cell in plan(scores) if cell.name not in scores]:
-        for cell in new:
+    while new_cells := [cell for cell in plan(scores) if cell.name not in scores]:
+        for cell in new_cells:
             scores[cell.name] = {}
             with suppress(UserError):
                 scores[cell.name] = cell.scores(cell.result())
@@ -414,11 +414,11 @@ def main(arguments: Sequence[str]) -> int:
       arguments: the run directory, the last step, the sweep's process id, the split, and flags of
         plugins.
     """
-    workdir, until, parent, split, *flags = arguments
+    workdir, until, parent_id, split, *flags = arguments
     # A killed sweep must leave no process behind, so ask for SIGTERM when the sweep ends.
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != int(parent):  # the sweep ended before the call above
+        if os.getppid() != int(parent_id):  # the sweep ended before the call above
             return 128 + signal.SIGTERM
     config = Config.from_json(sys.stdin.read())
     return train_and_score(Cell("", config, as_path(workdir), int(until), split), flags)

@@ -72,7 +72,7 @@ class Halving:
         end, every = config.training.num_train_steps, config.checkpoint.every_steps or 1
         shares = (self.keep**exponent for exponent in range(self.rungs - 1, 0, -1))
         steps = [*(max(1, int(end * share / every + 0.5)) * every for share in shares), end]
-        if any(step >= following for step, following in pairwise(steps)):
+        if any(step >= next_step for step, next_step in pairwise(steps)):
             raise UserError(
                 f"--halving rungs={self.rungs},keep={self.keep:.3g} has rungs at the steps "
                 f"{', '.join(map(str, steps))}, because runs pause only at multiples of "
@@ -97,17 +97,17 @@ def check_can_be_halved(grid: Grid) -> None:
                 "checkpoints; set the field"
             )
         changed = differences(base, config)
-        if differing := {path: changed[path] for path in _SHARED_FIELDS if path in changed}:
+        if conflicts := {path: changed[path] for path in _SHARED_FIELDS if path in changed}:
             raise UserError(
-                f"{grid.base} and {name} differ in {format_differences(differing)}, so --halving "
+                f"{grid.base} and {name} differ in {format_differences(conflicts)}, so --halving "
                 "cannot compare them; give both the same values, or leave one out with --only"
             )
 
 
 def best(means: Mapping[str, float], count: int) -> list[str]:
     """Return the `count` names with the lowest finite means; ties keep their order."""
-    finite = [name for name, mean in means.items() if math.isfinite(mean)]
-    return sorted(finite, key=means.__getitem__)[:count]
+    finite_names = [name for name, mean in means.items() if math.isfinite(mean)]
+    return sorted(finite_names, key=means.__getitem__)[:count]
 
 
 class HalvedGrid:
@@ -148,9 +148,9 @@ class HalvedGrid:
             promotions = []
             for held_out in self._held_out:
                 for group in self._groups:
-                    reached = self._reached_rungs(group, held_out, scores, journal)
-                    self.finalists[held_out, *group] = reached[-1]
-                    for rung, names in enumerate(reached):
+                    members = self._members(group, held_out, scores, journal)
+                    self.finalists[held_out, *group] = members[-1]
+                    for rung, names in enumerate(members):
                         rungs |= {name: max(rung, rungs[name]) for name in names}
                         promotions += [(n, rung, held_out) for n in names if rung]
             # ASHA depends on the order of scores, so record promotions before they take effect.
@@ -162,17 +162,17 @@ class HalvedGrid:
     def _pause(self, cell: Cell, rung: int, scores: Scores) -> Cell:
         """Return a cell that pauses at its first unscored rung, or else at the given rung."""
         # With a held-out seed, a variant may pass a rung before all its seeds have reached it.
-        missing = (step for step in self.steps[:rung] if score_at(scores, cell, step) is None)
-        return replace(cell, until=next(missing, self.steps[rung]))
+        pauses = (step for step in self.steps[:rung] if score_at(scores, cell, step) is None)
+        return replace(cell, until=next(pauses, self.steps[rung]))
 
-    def _reached_rungs(
+    def _members(
         self, group: Sequence[str], held_out: int, scores: Scores, journal: Sequence[_Promotion]
     ) -> list[list[str]]:
         """Return the variants of a group that have reached each rung."""
-        reached, is_complete = [list(group)], True
+        members, is_complete = [list(group)], True
         for rung, step in enumerate(self.steps[:-1], 1):
             means = {}
-            for name in reached[-1]:
+            for name in members[-1]:
                 cells = (cell for i, cell in enumerate(self._cells[name]) if i != held_out)
                 means[name] = mean_of(score_at(scores, cell, step) for cell in cells)
             scored = {name: mean for name, mean in means.items() if mean is not None}
@@ -180,9 +180,9 @@ class HalvedGrid:
             # Before the last score, only ASHA promotes, and rounds the number down.
             num_early = int(self._halving.keep * len(scored)) if self._halving.asha else 0
             num_passing = max(1, int(self._halving.keep * len(scored) + 0.5))
-            promoted = best(scored, num_passing if is_complete else num_early)
-            reached.append([n for n in means if n in promoted or (n, rung, held_out) in journal])
-        return reached
+            best_names = best(scored, num_passing if is_complete else num_early)
+            members.append([n for n in means if n in best_names or (n, rung, held_out) in journal])
+        return members
 
     @contextmanager
     def _journal(self) -> Iterator[list[_Promotion]]:
@@ -196,25 +196,25 @@ class HalvedGrid:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield self._read_journal()
 
-    def _record(self, new: Sequence[_Promotion], journal: Sequence[_Promotion]) -> None:
+    def _record(self, promotions: Sequence[_Promotion], journal: Sequence[_Promotion]) -> None:
         """Append promotions to the journal."""
-        for name, rung, held_out in new:
+        for name, rung, held_out in promotions:
             line = {"variant": name, "rung": rung, "left_out": held_out}
             append_line(self._workdir / _JOURNAL, line)
         lock = self._workdir / _LOCK
         with lock.open("ab") as file:  # one byte per promotion detects a truncated journal
-            file.write(b"." * (len(journal) + len(new) - lock.stat().st_size))
+            file.write(b"." * (len(journal) + len(promotions) - lock.stat().st_size))
 
     def _read_journal(self) -> list[_Promotion]:
         if not self._halving.asha:
             return []
         path, lock = self._workdir / _JOURNAL, self._workdir / _LOCK
         # Read the count before the journal, which may grow in between.
-        recorded = lock.stat().st_size if lock.is_file() else 0
+        count = lock.stat().st_size if lock.is_file() else 0
         records = read_records(path, _JOURNAL_SCHEMA)
-        if len(records) < recorded:
+        if len(records) < count:
             raise UserError(
-                f"{path} has {len(records)} of {recorded} promotions, so the sweep would repeat "
+                f"{path} has {len(records)} of {count} promotions, so the sweep would repeat "
                 f"decisions; restore it from a copy, or remove {lock.name} to decide again"
             )
         return [(r["variant"], r["rung"], r["left_out"]) for r in records]

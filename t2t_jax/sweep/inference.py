@@ -52,7 +52,7 @@ class RowScores(NamedTuple):
     draws: Mapping[str, Mapping[int, np.ndarray]] = {}
     """Scores on bootstrap samples of sentences, [draws], by row and seed. All rows share the
     samples."""
-    uncertain: Collection[str] = ()
+    tuned_rows: Collection[str] = ()
     """Rows whose seeds were tuned to different values."""
 
 
@@ -111,8 +111,8 @@ def effects(
     estimates = {name: _estimate(rows, weights, *pools) for name, weights in contrasts.items()}
     p_values = {n: effect.p_value for n, effect in estimates.items() if effect.p_value is not None}
     tested_effects = [estimates[name] for name in p_values]
-    adjusted = holm([*p_values.values()]) if adjust == "holm" else _dunnett(tested_effects)
-    for name, p_value in zip(p_values, adjusted, strict=True):
+    p_adjusted = holm([*p_values.values()]) if adjust == "holm" else _dunnett(tested_effects)
+    for name, p_value in zip(p_values, p_adjusted, strict=True):
         estimates[name] = estimates[name]._replace(p_adjusted=p_value)
     return estimates
 
@@ -121,7 +121,7 @@ def _estimate(rows: RowScores, weights: Weights, paired: Pool, unpaired: Pool) -
     """Estimate a contrast by the seeds that all its rows share, or by all seeds of each row."""
     scores = {name: rows.scores[name] for name in weights}
     shared = set.intersection(*(set(by_seed) for by_seed in scores.values()))
-    pool, is_tuned = None, not weights.keys().isdisjoint(rows.uncertain)
+    pool, is_tuned = None, not weights.keys().isdisjoint(rows.tuned_rows)
     if shared and paired.degrees >= _LEAST_DEGREES and weights.keys() <= paired.rows:
         pool = paired
     elif unpaired.degrees and weights.keys() <= unpaired.rows:
@@ -256,19 +256,19 @@ def _residual_squares(
     cells = [(name, str(seed), score) for name in names for seed, score in scores[name].items()]
     rows, seeds, values = map(np.array, zip(*cells, strict=True))
     codes = [np.unique(labels, return_inverse=True)[1] for labels in (rows, seeds)[: 1 + by_seed]]
-    design = np.concatenate([np.eye(labels.max() + 1)[labels] for labels in codes], axis=1)
-    fitted, _, rank, _ = np.linalg.lstsq(design, values)
-    squares = (values - design @ fitted) ** 2
+    design = np.concatenate([np.eye(code.max() + 1)[code] for code in codes], axis=1)
+    coefficients, _, rank, _ = np.linalg.lstsq(design, values)
+    squares = (values - design @ coefficients) ** 2
     return {name: float(squares[rows == name].sum()) for name in names}, len(values) - int(rank)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
     """Adjust p-values for multiple comparisons by the method of Holm (1979)."""
     order = np.argsort(p_values)
-    scaled = np.asarray(p_values)[order] * np.arange(len(order), 0, -1)
-    adjusted = np.empty(len(order))
-    adjusted[order] = np.minimum(np.maximum.accumulate(scaled), 1)
-    return [float(p) for p in adjusted]
+    scaled_p = np.asarray(p_values)[order] * np.arange(len(order), 0, -1)
+    p_adjusted = np.empty(len(order))
+    p_adjusted[order] = np.minimum(np.maximum.accumulate(scaled_p), 1)
+    return [float(p) for p in p_adjusted]
 
 
 def _dunnett(contrasts: Sequence[Effect]) -> list[float]:
@@ -293,7 +293,7 @@ def _dunnett(contrasts: Sequence[Effect]) -> list[float]:
     normal = np.random.default_rng(0).standard_normal((_NUM_MAXIMA, num_contrasts))
     maxima = np.abs(normal @ (vectors * np.sqrt(values.clip(0))).T).max(1, initial=0)
     maxima.sort()
-    adjusted = []
+    p_adjusted = []
     for effect in contrasts:
         p_value = effect.p_value or 0.0
         if num_contrasts > 1 and effect.error and p_value < 1:
@@ -304,8 +304,8 @@ def _dunnett(contrasts: Sequence[Effect]) -> list[float]:
             limits = abs(effect.estimate) / effect.error * np.sqrt(variance_ratios)
             p_below = np.searchsorted(maxima, limits) / _NUM_MAXIMA
             p_value = max(p_value, float(1 - p_below.mean()))  # sampling error must not lower it
-        adjusted.append(p_value)
-    return adjusted
+        p_adjusted.append(p_value)
+    return p_adjusted
 
 
 def _correlations(covariance: np.ndarray) -> np.ndarray:

@@ -128,10 +128,10 @@ def _alignment(column: Sequence[str]) -> str:
 
 
 def _table_line(cells: Sequence[str]) -> str:
-    escaped = map(_escape, cells)
+    escaped_cells = map(_escape, cells)
     # Variant names such as `d_ff=512,num_heads=1` may wrap after a comma.
-    breakable = (re.sub(r",(?=[^\W\d])", r",\\allowbreak{}", cell) for cell in escaped)
-    return f"{' & '.join(breakable)} \\\\"
+    breakable_cells = (re.sub(r",(?=[^\W\d])", r",\\allowbreak{}", cell) for cell in escaped_cells)
+    return f"{' & '.join(breakable_cells)} \\\\"
 
 
 def _paragraph(text: str) -> str:
@@ -145,5 +145,5 @@ def _paragraph(text: str) -> str:
 
 def _escape(text: str) -> str:
     """Escape special characters, and typeset minus signs before numbers."""
-    quoted = re.sub(r'"([^"]*)"', r"``\1''", _MINUS.sub("−", text))
-    return _SPECIAL.sub(lambda match: _REPLACEMENTS[match[0]], quoted).replace("−", "$-$")
+    quoted_text = re.sub(r'"([^"]*)"', r"``\1''", _MINUS.sub("−", text))
+    return _SPECIAL.sub(lambda match: _REPLACEMENTS[match[0]], quoted_text).replace("−", "$-$")

@@ -54,8 +54,8 @@ def find_gpus(root: Path = Path("/")) -> Gpus:
             names = [name.strip() for name in os.environ[variable].split(",")]
             hidden = "", "-1", "NoDevFiles"  # Slurm writes NoDevFiles
             return Gpus(tuple(name for name in names if name not in hidden), variable, variable)
-    if listed := _list_nvidia():
-        return Gpus(listed, _CUDA, "nvidia-smi -L")
+    if gpu_names := _list_nvidia():
+        return Gpus(gpu_names, _CUDA, "nvidia-smi -L")
     if indices := _index_names(len([*(root / _NVIDIA).glob("*")])):
         return Gpus(indices, _CUDA, f"/{_NVIDIA}")
     nodes = (path.read_text().strip() for path in (root / _AMD).glob("*/gpu_id"))
@@ -148,19 +148,19 @@ class Local:
                 "fits only one job; use at most one job per GPU, or set JAX_PLATFORMS=cpu to train "
                 "on CPU cores"
             )
-        self._cores = [set(cores[first::num_jobs]) for first in range(num_jobs)]
+        self._cores = [set(cores[offset::num_jobs]) for offset in range(num_jobs)]
         self._gpus = [
-            {gpus.variable: ",".join(names[first::num_jobs])} if names else {}
-            for first in range(num_jobs)
+            {gpus.variable: ",".join(names[offset::num_jobs])} if names else {}
+            for offset in range(num_jobs)
         ]
         self._jobs: list[_LocalJob | None] = [None] * num_jobs
 
     def launch(self, cell: Cell) -> Job | None:
         """Start a cell on the first free share of cores and GPUs."""
-        free = [i for i, job in enumerate(self._jobs) if job is None or job.poll() is not None]
-        if not free:
+        shares = [i for i, job in enumerate(self._jobs) if job is None or job.poll() is not None]
+        if not shares:
             return None
-        share = free[0]
+        share = shares[0]
         cell.log.parent.mkdir(parents=True, exist_ok=True)
         check_regular(cell.log)
         with cell.log.open("ab") as log:
@@ -169,9 +169,9 @@ class Local:
                 fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 return None
-            described = str(cell.workdir), str(cell.until), str(os.getpid()), cell.split
+            cell_arguments = str(cell.workdir), str(cell.until), str(os.getpid()), cell.split
             process = subprocess.Popen(
-                [sys.executable, "-m", "t2t_jax.sweep.cell", *described, *self._flags],
+                [sys.executable, "-m", "t2t_jax.sweep.cell", *cell_arguments, *self._flags],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
@@ -257,8 +257,8 @@ class Cluster:
 
     def launch(self, cell: Cell) -> Job | None:
         """Submit a cell, or adopt its job from the queue."""
-        stored = cell.workdir.with_suffix(".job")
-        if job_id := _job_id(stored):
+        job_file = cell.workdir.with_suffix(".job")
+        if job_id := _job_id(job_file):
             job = self._job_class(self._folder, job_id, [0])
             if not job.done():
                 return _ClusterJob(job)
@@ -270,8 +270,8 @@ class Cluster:
             )
         except RuntimeError as error:  # sbatch refused it
             raise UserError(f"cannot be submitted: {in_one_line(error)}") from error
-        stored.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(stored, f"{job.job_id}\n".encode())
+        job_file.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(job_file, f"{job.job_id}\n".encode())
         return _ClusterJob(job)
 
 

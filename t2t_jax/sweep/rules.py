@@ -88,9 +88,9 @@ class PlannedGrid:
         if rules.sampler is not None:
             ranges = {path: span for path, span in rules.tune.items() if isinstance(span, Range)}
             trials = rules.trials or 0
-            sampled = SampledGrid(grid, workdir, seeds, rules.sampler, ranges, trials, at_once)
-            self.choose_cells: GridPlan = sampled.cells
-            self.optuna, self.candidates = sampled.optuna, sampled.candidates
+            sampled_grid = SampledGrid(grid, workdir, seeds, rules.sampler, ranges, trials, at_once)
+            self.choose_cells: GridPlan = sampled_grid.cells
+            self.optuna, self.candidates = sampled_grid.optuna, sampled_grid.candidates
             return
         # The base is the only member of its group, so halving never stops it.
         groups = [[n for n in grid.variants if (n == grid.base) == is_base] for is_base in (1, 0)]
@@ -235,10 +235,10 @@ def plan_grid(
         plan = PlannedGrid(_select_rows(grid, chosen), workdir, rules, seeds, at_once)
         if plan.halved:
             new_cells = cells(plan.expanded_grid, workdir, seeds)
-            if started := [cell.name for cell in new_cells if cell.workdir.exists()]:
+            if old_cells := [cell.name for cell in new_cells if cell.workdir.exists()]:
                 raise UserError(
-                    f"{workdir} has cells that were begun without --halving, such as {started[0]}, "
-                    "so they have no scores at the rungs; choose another --workdir"
+                    f"{workdir} has cells that were begun without --halving, such as "
+                    f"{old_cells[0]}, so they have no scores at the rungs; choose another --workdir"
                 )
     tune = plan.rules.tune.items()
     if tune:
@@ -272,10 +272,10 @@ def _plan_by_record(
     """Plan a sweep by recorded rules, and refuse other arguments."""
     # JSON stores a range as an object.
     tune = {p: Range(**v) if isinstance(v, dict) else v for p, v in record["tune"].items()}
-    recorded = GridRules(**{name: record[name] for name in asdict(rules)} | {"tune": tune})
-    if rules not in (recorded, GridRules()):
+    old_rules = GridRules(**{name: record[name] for name in asdict(rules)} | {"tune": tune})
+    if rules not in (old_rules, GridRules()):
         raise UserError(
-            f"{workdir} has the rules {_format_rules(recorded)}, not {_format_rules(rules)}; leave "
+            f"{workdir} has the rules {_describe(old_rules)}, not {_describe(rules)}; leave "
             "these flags out to use the recorded rules, or choose another --workdir"
         )
     if seeds != record["seeds"] or set(chosen) != set(record["variants"]):
@@ -283,7 +283,7 @@ def _plan_by_record(
             f"the rules of {workdir} are for --seeds {record['seeds']} and the variants "
             f"{', '.join(record['variants'])}; give these, or choose another --workdir"
         )
-    plan = PlannedGrid(_select_rows(grid, chosen), workdir, recorded, seeds, record["at_once"])
+    plan = PlannedGrid(_select_rows(grid, chosen), workdir, old_rules, seeds, record["at_once"])
     _check_proposals(plan, workdir, record.get("optuna", ""))
     if plan.rungs != record["rungs"]:
         raise UserError(
@@ -304,9 +304,9 @@ def _check_proposals(plan: PlannedGrid, workdir: Path, version: str) -> None:
         # A variant may be named like another variant and a comma.
         prefixes = tuple(f"{name}," for name in plan.candidates if name.startswith(f"{variant},"))
         paths = workdir.glob(f"{variant},*")
-        started = {path.name for path in paths if not path.name.startswith(prefixes)}
-        new_rows = [row for row in rows if row not in started]
-        if new_rows and started - rows.keys():
+        old_rows = {path.name for path in paths if not path.name.startswith(prefixes)}
+        new_rows = [row for row in rows if row not in old_rows]
+        if new_rows and old_rows - rows.keys():
             raise UserError(
                 f"{workdir} was begun with optuna {version or 'of an unknown version'}, "
                 f"and {installed} proposes other rows, such as {new_rows[0]}; install the first "
@@ -340,7 +340,7 @@ def _read_rules(workdir: Path) -> Record | None:
     return None
 
 
-def _format_rules(rules: GridRules) -> str:
+def _describe(rules: GridRules) -> str:
     tune = (f"{path}={_text(values)}" for path, values in rules.tune.items())
     flags = asdict(rules) | {"tune": " ".join(tune)}
     return " ".join(f"--{name} {value}" for name, value in flags.items() if value) or "none"

@@ -38,7 +38,7 @@ class _Status:
     job: Job | None = None
     result: Record | None = None
     message: str = ""
-    started: float = field(default_factory=time.monotonic)
+    start_time: float = field(default_factory=time.monotonic)
     progress: Record = field(default_factory=dict)
     """The last training record of a running cell."""
     steps_before: int = 0
@@ -65,8 +65,8 @@ def run_cells(
     by_name: dict[str, _Status] = {}
     _update_plan(plan, by_name)
     statuses = by_name.values()
-    finished = sum(status.state == "done" for status in statuses)
-    console.print(f"{len(statuses)} cells, {finished} of them finished before", highlight=False)
+    num_finished = sum(status.state == "done" for status in statuses)
+    console.print(f"{len(statuses)} cells, {num_finished} of them finished before", highlight=False)
     with StopSignal() as stop:
         try:
             with Live(console=console, auto_refresh=False) as live:
@@ -135,7 +135,7 @@ def _poll(status: _Status, launcher: Launcher, console: Console) -> None:
         except (UserError, OSError) as error:
             status.state, status.message = "failed", str(error)
         if status.job:
-            status.state, status.started = "running", time.monotonic()
+            status.state, status.start_time = "running", time.monotonic()
     elif status.job and (outcome := status.job.poll()) is not None:
         status.job = None
         _read_scores(status)
@@ -193,7 +193,7 @@ def _summary(statuses: Collection[_Status], seconds_left: float | None) -> str:
 def _event(status: _Status) -> str:
     text = f"{status.cell.name} {status.state}"
     if status.result:
-        minutes = (time.monotonic() - status.started) / 60
+        minutes = (time.monotonic() - status.start_time) / 60
         name, signature = _score([status.result])
         *_, perplexity, score = _columns([status])
         text += f" after {minutes:.1f} min: perplexity {perplexity}  {name} {score}"
@@ -230,8 +230,8 @@ def _table(statuses: Collection[_Status], seconds_left: float | None, width: int
 def _columns(seeds: Sequence[_Status]) -> list[str]:
     """Format the step, loss and speed of the first running seed, and the mean scores."""
     step = loss = speed = perplexity = score = ""
-    if running := [s for s in seeds if s.state == "running" and s.progress]:
-        progress, total = running[0].progress, running[0].cell.until
+    if running_seeds := [s for s in seeds if s.state == "running" and s.progress]:
+        progress, total = running_seeds[0].progress, running_seeds[0].cell.until
         step = f"{progress['step']:,} / {total:,}"
         mean, rate = progress.get("loss"), progress.get("target_tokens_per_second")
         loss = "" if mean is None else f"{mean:.3f}"

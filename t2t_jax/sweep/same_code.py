@@ -130,10 +130,10 @@ def other_code(results: Mapping[str, Sequence[Record]]) -> dict[str, str]:
 def check_same_code(software: "Mapping[str, Iterable[Record]]") -> None:
     """Refuse cells of different code, and cells whose runs chose different settings."""
     if differences := code_differences(software.items()):
-        (name, changed), *remaining = differences.items()
+        (name, changed), *other_cells = differences.items()
         first_name, records = next(iter(software.items()))
         commit = next((f" (commit {r['commit'][:12]})" for r in records if "commit" in r), "")
-        suffix = f" (also {', '.join(cell for cell, _ in remaining)})" if remaining else ""
+        suffix = f" (also {', '.join(cell for cell, _ in other_cells)})" if other_cells else ""
         reference = "its beginning" if name == first_name else first_name
         kind, remedy = f"code than {reference}{commit}", "restore that code"
         if all(name.startswith(OPEN_FIELDS) for name in changed):

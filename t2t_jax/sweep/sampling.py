@@ -90,10 +90,10 @@ class SampledGrid:
             )
             for path, values in ranges.items()
         }
-        kind, options = _SAMPLERS[sampler]
+        class_name, options = _SAMPLERS[sampler]
         self._studies = {}
         for variant, config in grid.variants.items():
-            proposer = getattr(optuna.samplers, kind)(**options, seed=config.training.seed)
+            proposer = getattr(optuna.samplers, class_name)(**options, seed=config.training.seed)
             study = optuna.create_study(sampler=proposer, direction="minimize")
             self._studies[variant] = _Study(study)
         self._grid, self._workdir, self._seeds = grid, workdir, seeds

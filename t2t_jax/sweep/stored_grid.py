@@ -236,11 +236,11 @@ def rename_row(workdir: Path, names: str) -> tuple[str, str]:
         )
     rows = record["variants"]
     # Names such as d_ff=512 contain equals signs, so look for one that follows a row name.
-    splits = [index for index, char in enumerate(names) if char == "=" and names[:index] in rows]
-    if len(splits) != 1:
+    positions = [index for index, char in enumerate(names) if char == "=" and names[:index] in rows]
+    if len(positions) != 1:
         hint = did_you_mean(names.partition("=")[0], rows, f"it has {', '.join(rows)}")
         raise UserError(f"--rename {quote(names)} is not OLD=NEW with a row of {workdir}; {hint}")
-    old, new = names[: splits[0]], names[splits[0] + 1 :]
+    old, new = names[: positions[0]], names[positions[0] + 1 :]
     if new in rows or not can_name_directory(new) or (workdir / new).exists():
         raise UserError(
             f"--rename: {quote(new)} is taken, or cannot name a directory; choose another name"

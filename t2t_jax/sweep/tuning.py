@@ -74,22 +74,22 @@ def tuned_results(
     diverged: dict[str, int] = {}
     rows = []
     for variant, configs in plan.candidates.items():
-        ends = {
+        final_scores = {
             name: [score_at(scores, c, c.config.training.num_train_steps) for c in cells[name]]
             for name in configs
         }
-        chosen = choose(ends, lambda n, seed: halved.finalists[seed, *n] if halved else n)
+        chosen = choose(final_scores, lambda n, seed: halved.finalists[seed, *n] if halved else n)
         seeds_of: dict[str, list[str]] = {}
         for seed, name in enumerate(chosen):
             cell = cells[name][seed] if name else None
             # A run that diverged with the chosen value has no result, but counts.
-            if cell and ends[name][seed] == math.inf:
+            if cell and final_scores[name][seed] == math.inf:
                 diverged[variant] = diverged.get(variant, 0) + 1
                 seeds_of.setdefault(name, []).append(f"{cell.workdir.name}, where it diverged")
             elif cell and (result := done.get(cell.name)):
                 results.setdefault(variant, []).append(result | {"tuned_to": name})
                 seeds_of.setdefault(name, []).append(cell.workdir.name)
-        all_scores = {score for scores_by_seed in ends.values() for score in scores_by_seed}
+        all_scores = {score for scores_by_seed in final_scores.values() for score in scores_by_seed}
         state = "all diverged" if all_scores == {math.inf} else "not chosen yet"
         values = (f"{n.removeprefix(f'{variant},')} ({', '.join(s)})" for n, s in seeds_of.items())
         at_ends = [
