@@ -81,7 +81,7 @@ def prepare_corpus(
         archives.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise atomic_file.cannot_write(archives, error) from error
-    if counts := _finished(corpus, directory, manifest):
+    if counts := _complete_counts(corpus, directory, manifest):
         return counts
     _write_manifest(directory, manifest, {})
     paths = {archive: fetch(archive, archives) for archive in archives_of(corpus)}
@@ -135,7 +135,7 @@ def archives_of(corpus: catalogue.PublicCorpus) -> list[catalogue.Archive]:
     return list(dict.fromkeys(text.archive for text in texts))
 
 
-def _finished(
+def _complete_counts(
     corpus: catalogue.PublicCorpus, directory: Path, manifest: Mapping[str, object]
 ) -> dict[str, Counts]:
     """Return the counts of each split, or {} if the corpus is incomplete."""

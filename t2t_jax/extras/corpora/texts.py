@@ -43,7 +43,7 @@ def lines_of(text: Text, directory: Path) -> Iterator[str]:
     """Yield the sentences of a text in order; `directory` holds its archive."""
     path = directory / text.archive.name
     try:
-        with _opened(text, path) as file:
+        with _open(text, path) as file:
             yield from (
                 _memory_segments(file, text.language) if text.language else _lines(file, text)
             )
@@ -57,7 +57,7 @@ def lines_of(text: Text, directory: Path) -> Iterator[str]:
 
 
 @contextmanager
-def _opened(text: Text, path: Path) -> Iterator[io.BufferedIOBase]:
+def _open(text: Text, path: Path) -> Iterator[io.BufferedIOBase]:
     with ExitStack() as files:
         stream: io.BufferedIOBase = files.enter_context(path.open("rb"))
         is_packed = stream.read(len(_GZIP)) == _GZIP or not text.member
@@ -83,7 +83,7 @@ def _opened(text: Text, path: Path) -> Iterator[io.BufferedIOBase]:
 
 
 class _Bounded(io.RawIOBase):
-    """A file with a limit on the bytes to read. The reader raises `allowed` as it proceeds."""
+    """A file with a limit on the bytes to read, which the reader can increase."""
 
     def __init__(self, file: io.BufferedIOBase, allowed: int, refusal: str) -> None:
         self._file, self.allowed, self._refusal = file, allowed, refusal

@@ -62,7 +62,7 @@ def tfds_builder(name: str) -> Any:
         reason = str(error).strip().splitlines()[0]
         raise UserError(f"TFDS has no data set {name!r}, in code or on disk: {reason}") from error
     except Exception as error:  # damaged files raise errors of any class
-        raise _unreadable(name, data_dir or "the default TFDS directory", error) from error
+        raise _read_error(name, data_dir or "the default TFDS directory", error) from error
     # `tfds build` would need TensorFlow.
     prepare = (
         'python -c "import tensorflow_datasets as tfds, tensorflow_datasets.translate; '
@@ -82,7 +82,7 @@ def tfds_builder(name: str) -> Any:
     return builder
 
 
-def _unreadable(name: str, directory: object, error: Exception) -> UserError:
+def _read_error(name: str, directory: object, error: Exception) -> UserError:
     reason = in_one_line(error)[:200] or type(error).__name__
     return UserError(
         f"TFDS data set {name} in {directory} cannot be read: {reason}; remove it there, and "
@@ -102,7 +102,7 @@ def _read_tfds(builder: Any, split: str, languages: tuple[str, str]) -> Iterator
     except UserError:
         raise
     except Exception as error:  # array_record and the parser raise errors of any class
-        raise _unreadable(builder.name, builder.data_path, error) from error
+        raise _read_error(builder.name, builder.data_path, error) from error
 
 
 def _text_of(feature: bytes | None) -> str:

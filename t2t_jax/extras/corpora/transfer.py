@@ -130,7 +130,7 @@ def _complete(url: str, archive: Archive, file: BinaryIO, progress: Progress) ->
         if archive.size is not None and file.tell() >= archive.size:
             return
         try:
-            for first, chunk in _received(url, file.tell(), archive.size):
+            for first, chunk in _request_pieces(url, file.tell(), archive.size):
                 file.truncate(first)
                 file.seek(first)
                 file.write(chunk)
@@ -152,11 +152,11 @@ def _complete(url: str, archive: Archive, file: BinaryIO, progress: Progress) ->
     )
 
 
-def _received(url: str, first: int, size: int | None) -> Iterator[tuple[int, bytes]]:
+def _request_pieces(url: str, first: int, size: int | None) -> Iterator[tuple[int, bytes]]:
     """Request a file from byte `first` on, and yield the response in pieces.
 
     Yields:
-      The offset of each piece, and its bytes. Bytes after the offset that arrived earlier are void.
+      The offset and the bytes of each piece, which replaces all earlier bytes from its offset on.
 
     Raises:
       _StoppedError: the download was interrupted.

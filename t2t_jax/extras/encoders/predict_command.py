@@ -39,12 +39,12 @@ class PredictCommand(RunFlags):
             translator = load_for("predict", [self.workdir], self)
             config, first = translator.config, 1
             task: Any = task_of(config.data.corpus, config.data.task)
-            opened: AbstractContextManager[Iterable[Sequence[object]]] = reading(self.input)
+            stream: AbstractContextManager[Iterable[Sequence[object]]] = reading(self.input)
             if isinstance(config.model, ImageEncoderConfig):
                 if self.input is None:
                     raise UserError("the model reads images; give a file with --input FILE.npz")
-                opened = nullcontext([images_in(self.input)])
-            with opened as chunks:
+                stream = nullcontext([images_in(self.input)])
+            with stream as chunks:
                 for inputs in chunks:
                     lines = task.lines(translator, inputs, first, self.probabilities)
                     file.writelines(f"{line}\n".encode() for line in lines)

@@ -97,7 +97,7 @@ class EncoderTask(task.Task):
         yield "accuracy", f"{record['accuracy']:.2f}", definition
 
     def experiment(self, config: Config) -> task.PublishedExperiment:
-        """Return the base model of the paper, because the paper has no such task."""
+        """Return the base model of the paper, because the paper has no encoder-only models."""
         return task.beside_base_model(config, "has labels or hides words", "predicts no labels")
 
 
@@ -134,12 +134,12 @@ class Labelling(EncoderTask):
         """Predict labels for a split, and compare them with the labels of the corpus."""
         inputs, targets = request.lines
         lines = self.lines(request.translator, inputs)
-        correct = [
+        is_correct = [
             label == gold
             for line, target in zip(lines, targets, strict=True)
             for label, gold in zip(self.labels_of(line), self.labels_of(target), strict=False)
         ]
-        scores = LabelScores(100 * sum(correct) / max(1, len(correct)), len(correct))
+        scores = LabelScores(100 * sum(is_correct) / max(1, len(is_correct)), len(is_correct))
         sources = [x if isinstance(x, str) else f"image {n}" for n, x in enumerate(inputs, 1)]
         return task.Scored(scores, sources, lines, targets)
 
@@ -185,7 +185,7 @@ class Classification(Labelling):
     def examples(
         self, config: Config, corpus: Corpus, vocabulary: Vocabulary, split: str, longest: float
     ) -> LabelledText:
-        """Return the labeled sentences of a split, in train without blank or too long ones."""
+        """Return the labeled sentences of a split. In train, omit blank and long sentences."""
         label_ids, skipped, sentences = _label_ids(vocabulary), Counter[str](), []
         inputs, target_lines = corpus.lines(split)
         lines = zip(self._sentences(vocabulary, inputs), target_lines, strict=True)
@@ -217,9 +217,9 @@ class Classification(Labelling):
     def _sentences(self, vocabulary: Vocabulary, lines: Sequence[str]) -> list[Labelled]:
         # Label 0 is a placeholder at each position that predicts a label.
         split_lines = [line.split() for line in lines]
-        distinct = sorted({*chain.from_iterable(split_lines)})
-        encoded = (ids[:-1] or [vocabulary.unk_id] for ids in vocabulary.encode(distinct))
-        word_ids, sentences = dict(zip(distinct, encoded, strict=True)), []
+        unique_words = sorted({*chain.from_iterable(split_lines)})
+        encodings = (ids[:-1] or [vocabulary.unk_id] for ids in vocabulary.encode(unique_words))
+        word_ids, sentences = dict(zip(unique_words, encodings, strict=True)), []
         for line in split_lines:
             words = [word_ids[word] for word in line]
             tokens = [BOS_ID, *chain.from_iterable(words), EOS_ID]

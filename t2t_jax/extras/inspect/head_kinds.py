@@ -80,8 +80,8 @@ class HeadCounts:
         """Return the kind of every head, as a list for each layer."""
         means = self.shares / max(1, self.queries)
         fallbacks = np.where(self.mean_relative_entropy >= BROAD, "broad", "other")
-        largest = np.array(SHARES)[means.argmax(0)]
-        kinds: list[list[str]] = np.where(means.max(0) >= LEAST_SHARE, largest, fallbacks).tolist()
+        winners = np.array(SHARES)[means.argmax(0)]
+        kinds: list[list[str]] = np.where(means.max(0) >= LEAST_SHARE, winners, fallbacks).tolist()
         return kinds
 
 
@@ -98,21 +98,21 @@ def count_heads(
     """
     has_text = queries.words >= 0
     weights, words = weights[:, :, has_text], queries.words[has_text]
-    special = keys.words < 0
+    is_special = keys.words < 0
     shares = dict.fromkeys(SHARES, np.zeros(weights.shape[:3]))
     if attention == "cross":
         is_of_word = keys.words[:, None] == np.arange(keys.words.max(initial=-1) + 1)
         shares["one word"] = (weights @ is_of_word.astype(weights.dtype)).max(-1, initial=0)
     else:
         for name, offset in _BY_POSITION.items():
-            is_kind = (keys.words == words[:, None] + offset) & ~special  # [queries, keys]
+            is_kind = (keys.words == words[:, None] + offset) & ~is_special  # [queries, keys]
             shares[name] = (weights * is_kind).sum(-1)
     shares["punctuation"] = weights[..., keys.is_punctuation].sum(-1)
-    shares["end of sentence"] = weights[..., special].sum(-1)
+    shares["end of sentence"] = weights[..., is_special].sum(-1)
     logs = np.log(np.where(weights > 0, weights, 1))
     entropy = -(weights * logs).sum(-1)
     # A decoder query attends to itself and to earlier positions.
-    choices = np.full(len(has_text), len(special))
+    choices = np.full(len(has_text), len(is_special))
     if attention == "decoder":
         choices = 1 + np.arange(len(has_text))
     max_entropy = np.log(np.maximum(choices, 2))[has_text]

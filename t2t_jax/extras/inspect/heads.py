@@ -111,7 +111,7 @@ class _Measures:
     def __init__(
         self, translator: Translator, split: str, num_sentences: int | None, *, bleu: bool
     ) -> None:
-        """Read the sentences; raise a `UserError` if the model cannot be measured."""
+        """Read the sentences. Raise a `UserError` if the model has no measurable heads."""
         if isinstance(translator.model, Ensemble):
             raise UserError("an ensemble has no attention heads; name one of its models")
         config, vocabulary = translator.config, translator.vocabulary
@@ -153,8 +153,8 @@ class _Measures:
             return None
         full = self.translator
         # Gates are parameters, so the compiled search of the full model is reused.
-        masked = Translator(full.config, full.vocabulary, apply_gates(full.params, gates))
-        outputs = masked.translate(self.lines, beam_size=1)
+        masked_model = Translator(full.config, full.vocabulary, apply_gates(full.params, gates))
+        outputs = masked_model.translate(self.lines, beam_size=1)
         return corpus_scores(outputs, self.references, full.config.data.target_language).bleu
 
     def importance(self) -> HeadGates:
@@ -284,8 +284,9 @@ def _curve(measures: _Measures, gates: HeadGates, order: list[Head]) -> Iterator
         count = round(tenth / 10 * total)
         if count <= len(order):
             safe_point()
-            masked = mask_heads(gates, order[:count])
-            yield CurvePoint(count / total, count, measures.loss(masked), measures.bleu(masked))
+            masked_gates = mask_heads(gates, order[:count])
+            loss, bleu = measures.loss(masked_gates), measures.bleu(masked_gates)
+            yield CurvePoint(count / total, count, loss, bleu)
 
 
 @partial(InterceptedJit, static_argnums=0)

@@ -29,17 +29,17 @@ def heads_to_prune(importance: HeadGates, share: float) -> list[Head]:
         for name in PARTS
         for index, cost in enumerate(np.sort(scores[name], axis=1).mean(0)[:-1])
     ]
-    pruned: list[Head] = []
+    heads: list[Head] = []
     for _, name, index in sorted(rounds, key=itemgetter(0)):
-        if len(pruned) < min_count:
+        if len(heads) < min_count:
             column = orders[name][:, index]
-            pruned += [Head(name, layer, int(head)) for layer, head in enumerate(column)]
-    if len(pruned) < min_count:
+            heads += [Head(name, layer, int(head)) for layer, head in enumerate(column)]
+    if len(heads) < min_count:
         raise UserError(
-            f"at most {len(pruned)} of {len(all_heads(importance))} heads can be removed, because "
+            f"at most {len(heads)} of {len(all_heads(importance))} heads can be removed, because "
             f"each layer keeps one; prune a smaller share than {share}"
         )
-    return pruned
+    return heads
 
 
 def remove_heads(model: portable.PortableModel, heads: list[Head]) -> portable.PortableModel:

@@ -151,17 +151,17 @@ def _hashes(config: DataConfig, shards: Sequence[Shard]) -> list[list[str]]:
     names = digest(*map(str, paths))
     cache_path = cache_root(config) / f"hashes-{names[:24]}.json"
     try:
-        cached = records.parse_object(cache_path.read_bytes(), _HASHES)["hashes"]
+        entries = records.parse_object(cache_path.read_bytes(), _HASHES)["hashes"]
     except (OSError, ValueError):
-        cached = {}
+        entries = {}
     with ThreadPoolExecutor() as pool:  # hashlib releases the GIL, so threads use all cores
-        hashes = dict(zip(map(str, paths), pool.map(partial(_hash, cached), paths), strict=True))
-    if hashes != cached:
+        hashes = dict(zip(map(str, paths), pool.map(partial(_hash, entries), paths), strict=True))
+    if hashes != entries:
         atomic_file.write_whole(cache_path, json.dumps({"hashes": hashes}).encode())
     return [[str(hashes[str(path)][-1]) for path in shard.files] for shard in shards]
 
 
-def _hash(cached: Mapping[str, list[int | str]], path: Path) -> list[int | str]:
+def _hash(entries: Mapping[str, list[int | str]], path: Path) -> list[int | str]:
     # [size in bytes, modification time in ns, hash]; [0, 0, hash] for an object in a bucket
     try:
         if isinstance(path, bucket.BucketPath):
@@ -169,7 +169,7 @@ def _hash(cached: Mapping[str, list[int | str]], path: Path) -> list[int | str]:
         regular_file.check_regular(path)
         status = path.stat()
         version = [status.st_size, status.st_mtime_ns]
-        entry = cached.get(str(path))
+        entry = entries.get(str(path))
         if entry is not None and entry[:2] == version:
             return entry
         return [*version, digest_of(path, "blake2b")]

@@ -73,7 +73,7 @@ def piece_path(folder: Path, shard: int, piece: int) -> Path:
 def write_piece(
     path: Path, tokens: rows.Examples, text: TrainText, config: DataConfig
 ) -> records.Record:
-    """Write token arrays to a piece, and return the record of the piece."""
+    """Write token arrays to a piece file, and return the record of the piece."""
     lengths = tokens.source_lengths, tokens.target_lengths
     # A piece is one array, which is mapped into memory: lengths and tokens of about 100,000 pairs.
     arrays = *lengths, tokens.source_tokens, tokens.target_tokens
@@ -171,7 +171,7 @@ class PreparedPieces(parts.Parts):
         return self.text.examples(empty).shape(shape, max_examples)
 
     def packing_key(self, seed: int, part: int) -> tuple[int, int]:
-        """Return the random seed for packing, which all runs share, and the piece."""
+        """Return the packing seed, which all runs share, and the index of the piece."""
         return _PACKING_SEED, part
 
     def row_counts(self, form: layout.Form, count: parts.CountRows) -> parts.RowCounts:
@@ -195,7 +195,7 @@ class PreparedPieces(parts.Parts):
                 atomic_file.write_whole(counts_path, json.dumps(packed).encode())
         return parts.RowCounts(np.array(packed["rows"], np.int64)[:, None], packed["most"])
 
-    def counted_tokens(self) -> list[int]:
+    def count_tokens(self) -> list[int]:
         """Count each target id in at most 16 evenly spaced pieces."""
         stride = max(1, -(-len(self) // _SAMPLED_PIECES))
         pieces = map(self.open, range(0, len(self), stride))
@@ -271,8 +271,8 @@ class ShardJob(NamedTuple):
         """Return the path of the JSON record of the shard."""
         return self.out / f"{self.number:05}.json"
 
-    def done(self, filenames: Set[str]) -> records.Record | None:
-        """Return the record of the shard, or None if its current content is not yet tokenized.
+    def load_record(self, filenames: Set[str]) -> records.Record | None:
+        """Return the record of the shard, or None if the shard must be tokenized.
 
         Args:
           filenames: the names of all files in the folder of the pieces.
@@ -337,7 +337,7 @@ def open_shards(
     numbered = enumerate(zip(shards, shard_hashes, strict=True))
     jobs = [ShardJob(number, shard, digests, out) for number, (shard, digests) in numbered]
     filenames = {path.name for path in out.iterdir()} if out.is_dir() else set()
-    shard_records = [job.done(filenames) for job in jobs]
+    shard_records = [job.load_record(filenames) for job in jobs]
     if PREPARED in filenames and None not in shard_records:
         with suppress(ValueError):
             folder = records.parse_object((out / PREPARED).read_bytes(), FolderRecord)
@@ -345,16 +345,16 @@ def open_shards(
                 return PreparedPieces(out, folder, text, config)
     out.mkdir(parents=True, exist_ok=True)
     folder = {"shards": [], "token_counts": []}
-    missing = [job for job, record in zip(jobs, shard_records, strict=True) if record is None]
-    new_records = engine(lambda job: job.make(text, config), missing)
-    for shard, cached in zip(shards, shard_records, strict=True):
-        record = cached or next(new_records)
+    missing_jobs = [job for job, record in zip(jobs, shard_records, strict=True) if record is None]
+    new_records = engine(lambda job: job.make(text, config), missing_jobs)
+    for shard, cached_record in zip(shards, shard_records, strict=True):
+        record = cached_record or next(new_records)
         folder["shards"].append(record)
         Faults(Counter(record["skipped"]), record["first"]).warn()
         if not record["num_read"]:
             warn(f"shard {shard} is empty; was it copied completely?")
     prepared = PreparedPieces(out, folder, text, config)
-    folder["token_counts"] = prepared.counted_tokens()
+    folder["token_counts"] = prepared.count_tokens()
     atomic_file.write_whole(out / PREPARED, json.dumps(folder).encode())
     if len(prepared):
         batching.Batches(prepared, config, 0)  # counts packed rows, and stores the counts

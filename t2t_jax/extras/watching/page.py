@@ -94,7 +94,7 @@ def format_cell(value: object) -> str:
 
 
 def format_cells(values: Mapping[str, object]) -> str:
-    """Format a table of config values: once if all are equal, else each after its name."""
+    """Format config values by name: once if all are equal, else each after its name."""
     cells = {path.rpartition(".")[2]: format_cell(value) for path, value in values.items()}
     if len(set(cells.values())) == 1:
         return next(iter(cells.values()))
@@ -107,7 +107,7 @@ def scientific(number: float) -> str:
 
 
 def curves_section(log: Sequence[Record]) -> Section:
-    """Plot loss and learning rate over the logged steps in a section."""
+    """Return a section that plots loss and learning rate over the logged steps."""
     curves = {
         "loss in training, label-smoothed, nats per target subword": ("train", "loss"),
         "loss on dev, label-smoothed, nats per target subword": ("dev", "loss"),
@@ -129,9 +129,9 @@ def series(log: Sequence[Record], kind: str, *names: str) -> Float[np.ndarray, "
       names: the fields. A null counts as missing.
     """
     rows = [[record.get(name) for name in names] for record in log if record.get("of") == kind]
-    complete = [row for row in rows if all(isinstance(value, int | float) for value in row)]
+    complete_rows = [row for row in rows if all(isinstance(value, int | float) for value in row)]
     # The range of an axis with larger values would overflow.
-    return np.array(complete, np.float64).clip(-1e300, 1e300).reshape(-1, len(names)).T
+    return np.array(complete_rows, np.float64).clip(-1e300, 1e300).reshape(-1, len(names)).T
 
 
 def plot_curves(

@@ -160,21 +160,21 @@ def _settings(
         name, values = constant.name, constant.values
         if not task.searches and all(path.startswith("decoding.") for path in values):
             continue
-        stated = [path for path in values if published[path] != paper.UNPUBLISHED]
-        paper_values = {path: published[path] for path in stated}
-        run_values = {path: config.value(path) for path in stated or values}
+        paths = [path for path in values if published[path] != paper.UNPUBLISHED]
+        paper_values = {path: published[path] for path in paths}
+        run_values = {path: config.value(path) for path in paths or values}
         corpus = {p: public_name(v) for p, v in run_values.items() if p == "data.corpus"}
         agrees = {**run_values, **corpus} == paper_values or name in experiment.unchecked
-        mark = DEVIATES if stated and not agrees else ""
-        cell = page.format_cells(paper_values) if stated else paper.UNPUBLISHED
+        mark = DEVIATES if paths and not agrees else ""
+        cell = page.format_cells(paper_values) if paths else paper.UNPUBLISHED
         section = _section(experiment, constant)
         rows.append((mark, name, section, cell, page.format_cells(run_values)))
     return rows
 
 
 def _section(experiment: PublishedExperiment, constant: paper.Constant) -> str:
-    changed = constant.values.keys() & paper.EXPERIMENTS[experiment.name]
-    return experiment.section if changed and experiment.section else constant.section
+    overrides = constant.values.keys() & paper.EXPERIMENTS[experiment.name]
+    return experiment.section if overrides and experiment.section else constant.section
 
 
 def _test_sets(experiment: PublishedExperiment, scores: Sequence[Record]) -> list[Row]:
@@ -320,14 +320,14 @@ def _training(
         seconds = float(times.sum())
         if sustained_tflops is not None:
             estimate = paper.training_flops(float(devices @ times), sustained_tflops * 1e12)
-    logged = dict.fromkeys(str(record["devices"]) for record in log if "devices" in record)
-    cell = ", then ".join(logged) or (str(default) if config.parallel.data > 0 else _NOT_LOGGED)
+    labels = dict.fromkeys(str(record["devices"]) for record in log if "devices" in record)
+    cell = ", then ".join(labels) or (str(default) if config.parallel.data > 0 else _NOT_LOGGED)
     sides = tokens * data.source_tokens_per_step / data.target_tokens_per_step, tokens
     return _figures(config.model, data.vocab_size, sides, steps, cell, seconds, estimate)
 
 
 def _published_training(published: Mapping[str, Any], model: str) -> dict[str, str]:
-    """Return the training cost of a model of the paper; unpublished figures are unknown."""
+    """Return the published training cost of a model of the paper."""
     fields = {f"model.{name}": name for name in fields_of("encoder_decoder")}
     settings = {p: v for p, v in published.items() if p in fields and v != paper.UNPUBLISHED}
     network = network_config(**{fields[path]: value for path, value in settings.items()})

@@ -264,7 +264,7 @@ _TICKS = 4
 
 
 def _style_of(number: int) -> tuple[str, int]:
-    """Return the marker character of curve `number` in plots without color, and its color."""
+    """Return the marker character and the terminal color of a curve."""
     return _MARKERS[number % len(_MARKERS)], _COLORS[number % len(_COLORS)]
 
 

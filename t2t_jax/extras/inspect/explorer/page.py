@@ -53,7 +53,7 @@ def explore(translator: Translator, text: str, references: str | None = None) ->
     Args:
       translator: the model.
       text: the source sentence.
-      references: the translation to show attention for; None is the one by the model.
+      references: the translation to show attention for; None means to translate `text`.
 
     Raises:
       TypeError: an argument has the wrong type.
@@ -141,8 +141,8 @@ def _input(translator: Translator, text: str) -> dict[str, object]:
     table = _positions(model, translator.params, length)
     positions = table[: len(tokens)]
     return {
-        "embedding": _scaled(embeddings),
-        "position": _scaled(positions) if positions.any() else None,
+        "embedding": _encoded(embeddings),
+        "position": _encoded(positions) if positions.any() else None,
         "kind": model.position.replace("_", " "),
         "products": np.round(table @ table[0], 4).tolist(),
     }
@@ -159,7 +159,7 @@ def _positions(
     return np.asarray(module.apply(variables, zeros, positions, length))[0]
 
 
-def _scaled(values: Float[np.ndarray, "t d_model"]) -> dict[str, object]:
+def _encoded(values: Float[np.ndarray, "t d_model"]) -> dict[str, object]:
     """Encode values as bytes from 0 (-largest) to 255 (largest), and add `largest`."""
     largest = float(np.abs(values).max(initial=1e-9))
     return {

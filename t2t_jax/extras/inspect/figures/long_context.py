@@ -36,7 +36,7 @@ def long_context(config: Config, lengths: Sequence[int] = LENGTHS) -> Figure:
     x = np.array(lengths)
     quadratic, linear = operations(layer, x)
     weights = 4 * layer.model.num_heads * x**2
-    seconds, temporaries = np.array([_measured(layer, n) for n in lengths]).T
+    seconds, temporaries = np.array([_measure(layer, n) for n in lengths]).T
     figure, (flops_axes, memory_axes, time_axes) = canvas(12, 3.5, 3)
     flops_axes.plot(x, linear / 1e9, color=COLORS[0], label="projections, feed-forward: n d²")
     flops_axes.plot(x, quadratic / 1e9, color=COLORS[1], label="scores, weighted values: n² d")
@@ -69,8 +69,8 @@ def operations(config: Config, n: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return 2.0 * model.attention.multiply_adds_per_pair * n**2, 2.0 * weights * n
 
 
-def _measured(config: Config, length: int) -> tuple[float, float]:
-    """Compile and run one layer; return its seconds, and its bytes of temporaries or NaN."""
+def _measure(config: Config, length: int) -> tuple[float, float]:
+    """Measure the seconds and the temporary bytes (or NaN) of one compiled layer."""
     model = make_model(config, _VOCAB_SIZE, None)
     params = init_parameters(model, jax.random.key(0))
     row = one_a_row(jnp.full((1, length), _VOCAB_SIZE - 1, jnp.int32))

@@ -48,7 +48,7 @@ def write_figures(
 
 
 def figures(translator: Translator | None, sentence: str) -> Iterator[tuple[str, Figure]]:
-    """Yield every figure with its name, for a trained model or (None) the paper's base model."""
+    """Yield the name and plot of every figure. Without a model, draw the paper's base model."""
     config = Config() if translator is None else translator.config
     vocab_size = config.data.vocab_size if translator is None else len(translator.vocabulary)
     model = config.model
