@@ -59,7 +59,9 @@ class Halving:
         try:
             rungs, keep = int(values.get("rungs", 3)), float(values.get("keep", 1 / 3))
         except ValueError as error:
-            raise UserError(f"--halving {text!r} has no number there ({error}); {_USAGE}") from None
+            raise UserError(
+                f"--halving {text!r} has an invalid number ({error}); {_USAGE}"
+            ) from None
         if not 2 <= rungs <= 100:
             raise UserError(f"--halving {text!r}: rungs={rungs} is not from 2 to 100; {_USAGE}")
         if not 0 < keep < 1:
@@ -127,8 +129,8 @@ class HalvedGrid:
         Args:
           cells: the cells of each variant, in the order of seeds.
           groups: variants that compete with each other; the best of each group continue.
-          leave_out: whether to choose once without the scores of each seed, for cross-fitting. A
-            variant continues if any of these choices promotes it.
+          leave_out: whether to choose once per seed, without the scores of that seed, for
+            cross-fitting. A variant continues if any of these choices promotes it.
         """
         if halving.asha:
             check_local(workdir, "leave asha out of --halving, as its journal needs locks")

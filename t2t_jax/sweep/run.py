@@ -66,7 +66,7 @@ def run_cells(
     _update_plan(plan, by_name)
     statuses = by_name.values()
     num_finished = sum(status.state == "done" for status in statuses)
-    console.print(f"{len(statuses)} cells, {num_finished} of them finished before", highlight=False)
+    console.print(f"{len(statuses)} cells, {num_finished} already finished", highlight=False)
     with StopSignal() as stop:
         try:
             with Live(console=console, auto_refresh=False) as live:
@@ -86,7 +86,7 @@ def run_cells(
                     time.sleep(_SECONDS_BETWEEN_LOOKS)
                     now = time.monotonic()
                 if now >= end:
-                    console.print(f"max_hours={max_hours:g} are over", highlight=False)
+                    console.print(f"max_hours={max_hours:g} have passed", highlight=False)
         finally:
             _stop_jobs([status.job for status in statuses if status.job], console)
     for status in statuses:

@@ -134,7 +134,7 @@ def check_same_code(software: "Mapping[str, Iterable[Record]]") -> None:
         first_name, records = next(iter(software.items()))
         commit = next((f" (commit {r['commit'][:12]})" for r in records if "commit" in r), "")
         suffix = f" (also {', '.join(cell for cell, _ in other_cells)})" if other_cells else ""
-        reference = "its beginning" if name == first_name else first_name
+        reference = "its first steps" if name == first_name else first_name
         kind, remedy = f"code than {reference}{commit}", "restore that code"
         if all(name.startswith(OPEN_FIELDS) for name in changed):
             path, before, *_ = changed[0].split(" ")

@@ -76,7 +76,7 @@ class SampledGrid:
         for variant in grid.variants:
             longest = f"{variant}," + ",".join(f"{path}=-1.234e-100" for path in ranges)
             if not can_name_directory(longest):
-                raise UserError(f"--tune gives rows names too long for a directory, as {longest}")
+                raise UserError(f"--tune makes row names too long for a directory, as {longest}")
         with needs_extra("optuna", f"--sampler {sampler}"):
             import optuna
             from optuna.distributions import FloatDistribution, IntDistribution

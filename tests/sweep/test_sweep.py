@@ -185,7 +185,7 @@ def cells_of(process):
 def test_a_finished_grid_that_is_run_from_python_trains_nothing(grid, finished):
     text, before = io.StringIO(), steps_taken(finished)
     outcome = t2t_jax.run_grid(grid.variants, str(finished), console=Console(file=text))
-    assert "2 cells, 2 of them finished before" in text.getvalue()
+    assert "2 cells, 2 already finished" in text.getvalue()
     assert steps_taken(finished) == before
     assert outcome.signal == 0
     assert [row.variant for row in outcome.rows] == ["base", "wide"]
@@ -231,7 +231,7 @@ def test_a_cell_that_diverges_is_a_result(grid, tmp_path):
     assert cell.scores(cell.result()) == {20: float("inf")}
     text = io.StringIO()
     run_cells(lambda _: [cell], Local(1), Console(file=text))
-    assert text.getvalue() == "1 cells, 0 of them finished before\n"
+    assert text.getvalue() == "1 cells, 0 already finished\n"
     assert collect(wild, tmp_path, 1, QUIET).unfinished == ()
     said = (tmp_path / "table.md").read_text()
     assert said == "- Diverged, and so worse than every other: wild/seed0.\n"
@@ -357,7 +357,7 @@ def test_a_terminal_shows_every_variant_with_its_seeds_and_scores(grid, finished
     run_cells(lambda _: [*cells(grid, finished, 1), broken], Local(1), console)
     seen = Text.from_ansi(text.getvalue()).plain
     assert "dev perplexity per subword; BLEU: nrefs:1" in " ".join(seen.split())
-    assert "3 cells, 2 of them finished before" in seen
+    assert "3 cells, 2 already finished" in seen
     assert re.search(r"wide +✓[·▶✗]", seen)
     assert re.search(r"base +✓ .* \d+\.\d{3} +\d+\.\d\d", seen)
 
