@@ -125,7 +125,7 @@ def flags_from(texts: Sequence[str], command: str) -> list[TrainingFlags]:
 @cache
 def plugins() -> Sequence[Plugin]:
     """Load all plugins, first the extras of this package."""
-    loaded: list[Plugin] = []
+    all_plugins: list[Plugin] = []
     for package, reference in (*_extras(), *_entry_points()):
         try:
             plugin = load_named(reference)
@@ -143,10 +143,10 @@ def plugins() -> Sequence[Plugin]:
                     if not isinstance(row, str):
                         raise TypeError(f"{name} in the {kind} needs a reference, MODULE:NAME")
             home = sys.modules[reference.partition(":")[0]].__package__
-            loaded.append(dataclasses.replace(plugin, package=package, home=home or ""))
+            all_plugins.append(dataclasses.replace(plugin, package=package, home=home or ""))
         except (Exception, SystemExit) as error:  # code of other packages may raise any error
             _leave_out("the plugin", package, error)
-    return loaded
+    return all_plugins
 
 
 def _extras() -> Iterator[tuple[str, str]]:
@@ -174,7 +174,7 @@ def rows(kind: str, reserved: Collection[str] = ()) -> dict[str, Any]:
       kind: the name of the field of `Plugin`.
       reserved: names of the core, which a plugin cannot use.
     """
-    merged: dict[str, object] = {}
+    entries: dict[str, object] = {}
     owners = dict.fromkeys(reserved, "t2t-jax")
     for plugin in plugins():
         for name, row in getattr(plugin, kind).items():
@@ -182,8 +182,8 @@ def rows(kind: str, reserved: Collection[str] = ()) -> dict[str, Any]:
                 error = UserError(f"{owners[name]} has that name")
                 _leave_out(f"{name} in the {kind}", plugin.package, error)
             else:
-                merged[name], owners[name] = row, plugin.package
-    return merged
+                entries[name], owners[name] = row, plugin.package
+    return entries
 
 
 @cache

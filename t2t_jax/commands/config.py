@@ -43,10 +43,10 @@ class ConfigCommand:
         if self.diff is None:
             print(self.fields.to_json(), end="")
             return 0
-        changed = differences(config_named(self.diff) if self.diff else Config(), self.fields)
-        for path, (old, new) in changed.items():
+        changes = differences(config_named(self.diff) if self.diff else Config(), self.fields)
+        for path, (old, new) in changes.items():
             print(f"{path} {old!r} -> {new!r}")
-        if not changed:
+        if not changes:
             print("no field differs")
         return 0
 

@@ -157,8 +157,8 @@ def changed_flags(flags: Any, names: Collection[str] | None = None) -> list[str]
       names: the fields to compare; None is all.
     """
     fields = (field for field in dataclasses.fields(flags) if names is None or field.name in names)
-    changed = (field.name for field in fields if getattr(flags, field.name) != field.default)
-    return [*map(flag_name, changed)]
+    names_changed = (field.name for field in fields if getattr(flags, field.name) != field.default)
+    return [*map(flag_name, names_changed)]
 
 
 def _alternatives(hint: object) -> tuple[object, ...]:

@@ -62,12 +62,12 @@ class GenerateCommand(RunFlags):
                 and (self.beam_size == 1 or self.temperature > 0)
             ):
                 return self._stream(translator, self.prompt[0])
-            done = 0
+            count = 0
             with nullcontext([[*self.prompt]]) if self.prompt else reading(self.input) as chunks:
                 for prompts in chunks:
-                    file.writelines(self._lines(translator, prompts, done + 1))
+                    file.writelines(self._lines(translator, prompts, count + 1))
                     file.flush()
-                    done += len(prompts)
+                    count += len(prompts)
         return 0
 
     def _stream(self, translator: "Translator", prompt: str) -> int:

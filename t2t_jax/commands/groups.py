@@ -79,8 +79,8 @@ def wrong_command(command: str, subject: str, facts: TaskFacts) -> UserError:
       facts: the facts of the model's task.
     """
     [group] = (names for names in all_commands().values() if command in names)
-    supported = (name for name in (*facts.commands, *_FOR_EVERY_MODEL) if name in group)
-    fits = next(supported, facts.commands[0])
+    commands = (name for name in (*facts.commands, *_FOR_EVERY_MODEL) if name in group)
+    fits = next(commands, facts.commands[0])
     return UserError(
         f"{subject}, and t2t-jax {command} is not for such a model; use t2t-jax {fits}"
     )

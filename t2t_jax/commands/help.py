@@ -64,12 +64,12 @@ def print_help(
         return
     common = [*COMMON, *getattr(command, "common", ())]
     has_fields = getattr(command, "lists_fields", True)
-    listed = [flag for flag in flags if has_fields or not flag.section]
-    brief = [row for section in _sections(listed) for row in _brief(listed, section, common, width)]
+    subset = [flag for flag in flags if has_fields or not flag.section]
+    brief = [row for section in _sections(subset) for row in _brief(subset, section, common, width)]
     sections = ", ".join(_sections(flags)[1:])
     topics = f"a flag, or a section: {sections}" if sections else "a flag"
-    more = wrapped(f"More: --help-all has every flag; --help NAME has {topics}.", width)
-    print(*head, *brief, *tail, "", *more, sep="\n")
+    hint = wrapped(f"More: --help-all has every flag; --help NAME has {topics}.", width)
+    print(*head, *brief, *tail, "", *hint, sep="\n")
 
 
 def _help_of(flags: Sequence[Flag], name: str, width: int) -> Iterator[str]:
@@ -134,12 +134,12 @@ def _brief(flags: Sequence[Flag], section: str, common: Sequence[str], width: in
     """
     flags = [flag for flag in flags if flag.section == section]
     paths = {flag.name: f"{section}.{flag.field.name}".removeprefix(".") for flag in flags}
-    listed = [flag for flag in flags if flag.is_positional or paths[flag.name] in common]
-    listed = listed if any(not flag.is_positional for flag in listed) else flags
-    yield from _title(section, f" ({len(listed)} of {len(flags)})" * (listed != flags))
-    labels = [f"  {_short_label(flag)}" for flag in listed]
+    subset = [flag for flag in flags if flag.is_positional or paths[flag.name] in common]
+    subset = subset if any(not flag.is_positional for flag in subset) else flags
+    yield from _title(section, f" ({len(subset)} of {len(flags)})" * (subset != flags))
+    labels = [f"  {_short_label(flag)}" for flag in subset]
     column = max(map(len, labels), default=0) + 2
-    for label, flag in zip(labels, listed, strict=True):
+    for label, flag in zip(labels, subset, strict=True):
         gist = wrapped(_gist(meaning(flag), width - column), width - column) or [""]
         yield f"{label:<{column}}{gist[0]}"
         yield from (" " * column + line for line in gist[1:])

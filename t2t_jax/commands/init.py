@@ -61,7 +61,7 @@ class InitCommand:
             raise UserError(f"--source and --target are both {self.source!r}; give two languages")
         check_local(self.directory, "name a directory of this machine")
         check_writable(self.directory)
-        if existing := [name for name in _FILES if os.path.lexists(self.directory / name)]:
+        if conflicts := [name for name in _FILES if os.path.lexists(self.directory / name)]:
             raise UserError(
-                f"{self.directory} already has {', '.join(existing)}; move these, or change DIR"
+                f"{self.directory} already has {', '.join(conflicts)}; move these, or change DIR"
             )

@@ -111,12 +111,12 @@ class TrainCommand:
         parts = flags_of_plugins(self)
         for part in parts:
             if replacing := changed_flags(part, part.instead):
-                conflicting = changed_flags(self, _OF_TRAINING)
+                conflicts = changed_flags(self, _OF_TRAINING)
                 for plugin in parts:
-                    conflicting += [] if plugin is part else changed_flags(plugin)
-                if conflicting:
+                    conflicts += [] if plugin is part else changed_flags(plugin)
+                if conflicts:
                     raise UserError(
-                        f"{' and '.join(conflicting)} cannot be combined with {replacing[0]}, "
+                        f"{' and '.join(conflicts)} cannot be combined with {replacing[0]}, "
                         "which trains nothing; leave out one of them"
                     )
                 return part

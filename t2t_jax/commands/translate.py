@@ -62,23 +62,23 @@ class TranslateCommand(LanguageFlags, DecodingFlags):
             task = task_of(data.corpus, data.task)
             assert isinstance(task, TextToText)  # as `translate` is a command for these models
             self._check_lines(translator)
-            done = num_repaired = 0
+            count = num_repaired = 0
             for texts, prefixes in chunks:
                 sources = [task.as_source(text) for text in texts]
                 nbest = translator.nbest(
-                    sources, self.num_best, prefixes=prefixes, first_line=done + 1, **self.settings
+                    sources, self.num_best, prefixes=prefixes, first_line=count + 1, **self.settings
                 )
                 for index, (source, ranked) in enumerate(zip(sources, nbest, strict=True)):
                     for hypothesis in ranked:
                         text, is_repaired = task.answer(source, hypothesis.text)
                         num_repaired += is_repaired and hypothesis is ranked[0]
                         if self.scores or self.num_best > 1:
-                            text = _with_scores(text, done + index, hypothesis)
+                            text = _with_scores(text, count + index, hypothesis)
                         file.write(f"{text}\n".encode())
                 file.flush()  # for interactive use
-                done += len(texts)
+                count += len(texts)
         if num_repaired:
-            print(f"{num_repaired} of {done} trees were repaired", file=sys.stderr)
+            print(f"{num_repaired} of {count} trees were repaired", file=sys.stderr)
         return 0
 
     def _check_lines(self, translator: "Translator") -> None:
@@ -86,11 +86,11 @@ class TranslateCommand(LanguageFlags, DecodingFlags):
         path = self.input
         if self.decoding.long_lines == "split" or path is None or not path.is_file():
             return
-        done = 0
+        count = 0
         with reading(path) as chunks:
             for texts in chunks:
-                translator.check_lines(texts, first_line=done + 1, decoding=self.decoding)
-                done += len(texts)
+                translator.check_lines(texts, first_line=count + 1, decoding=self.decoding)
+                count += len(texts)
 
     def _prefixed(self, lines: Iterator[list[str]]) -> Iterator[tuple[list[str], list[str] | None]]:
         """Yield chunks of lines, each with its prefixes, or with None if there are none."""

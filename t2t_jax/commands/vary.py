@@ -125,12 +125,12 @@ def _values(flag: str, path: str, part: str) -> list[object]:
         raise UserError(f"{setting} has no geometric steps from {low}; begin above 0, or use lin")
     # NumPy would change the last digits, and so the variant names of existing grids.
     fractions = (index / (count - 1) for index in range(1, count - 1))
-    between = [
+    inner_values = [
         low * (high / low) ** fraction if scale == "log" else low + (high - low) * fraction
         for fraction in fractions
     ]
     is_int = isinstance(low, int)
-    values = [low, *(round(x) if is_int else float(f"{x:.{_DIGITS}g}") for x in between), high]
+    values = [low, *(round(x) if is_int else float(f"{x:.{_DIGITS}g}") for x in inner_values), high]
     if len({*values}) < count:
         numbers = "whole numbers" if is_int else f"numbers of {_DIGITS} digits"
         raise UserError(

@@ -163,10 +163,10 @@ def checked_grid(variants: _Variants, published: object, label: str) -> Grid:
     """
     if not variants:
         raise UserError(f"{label} has no variants; give a dict of names to configs")
-    checked: dict[str, Config] = {}
+    configs: dict[str, Config] = {}
     for name, config in variants.items():
-        checked[name] = _check_config(config, f"{label}:{name}")
-        _check_files(checked[name], f"{label}:{name}")
+        configs[name] = _check_config(config, f"{label}:{name}")
+        _check_files(configs[name], f"{label}:{name}")
         if not isinstance(name, str) or not can_name_directory(name):
             raise UserError(
                 f"{label} has a variant {quote(name)}, which cannot name a directory; use letters, "
@@ -179,7 +179,7 @@ def checked_grid(variants: _Variants, published: object, label: str) -> Grid:
             f"PUBLISHED of {label} is not a dict of names to rows of TABLE_3 from t2t_jax.paper; "
             "use such rows, or leave it out"
         )
-    return Grid(checked, published)
+    return Grid(configs, published)
 
 
 def can_name_directory(name: str) -> bool:
@@ -189,8 +189,8 @@ def can_name_directory(name: str) -> bool:
 
 def describe_difference(base: Config, config: Config) -> str:
     """Describe the fields of `config` that differ from `base`, as `d_k=16 d_v=16`."""
-    changed = differences(base, config).items()
-    return " ".join(_field_texts({path: new for path, (_, new) in changed}))
+    changes = differences(base, config).items()
+    return " ".join(_field_texts({path: new for path, (_, new) in changes}))
 
 
 def _field_texts(values: Mapping[str, object]) -> Iterator[str]:
@@ -217,9 +217,9 @@ def _find_file(path: str) -> str:
     """
     if path.isidentifier() and not Path(path).is_file():
         path = f"{_package_configs().name}/{path}.py"
-    packaged = _package_configs().parent / path
-    exists = Path(path).parent == Path(_package_configs().name) and packaged.is_file()
-    return str(packaged) if exists and not os.path.lexists(path) else path
+    package_file = _package_configs().parent / path
+    exists = Path(path).parent == Path(_package_configs().name) and package_file.is_file()
+    return str(package_file) if exists and not os.path.lexists(path) else path
 
 
 def _package_configs() -> Path:

@@ -149,10 +149,10 @@ class Projection(nn.Module):
         if self.has_bias:
             axis = "heads" if self.axes[1] == "heads" else "vector"
             bias = parameters.bias(self, "bias", axis, self.width, x.dtype)
-        projected = context.kernels.linear(x, kernel, bias, query_mask)
+        output = context.kernels.linear(x, kernel, bias, query_mask)
         if self.num_heads is None:
-            return projected
-        heads = attention.split_heads(projected, self.num_heads)  # [b, t, heads, d_head]
+            return output
+        heads = attention.split_heads(output, self.num_heads)  # [b, t, heads, d_head]
         # Devices may split the heads, and attention needs no communication between heads.
         return constrain(heads, "batch", "length", "heads", None)
 

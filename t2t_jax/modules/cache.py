@@ -158,8 +158,10 @@ def update_cache_and_attend(
     if isinstance(cache, InOrder):
         assert bias is None
         assert isinstance(score, ScaledProducts)
-        updated = InOrder(*(_write(write_at, *x, axis=1) for x in zip(cache, new, strict=True)))
-        return cached_attention.fused_cached_attention(query, *updated, mask, score.scale), updated
+        new_cache = InOrder(*(_write(write_at, *x, axis=1) for x in zip(cache, new, strict=True)))
+        return cached_attention.fused_cached_attention(
+            query, *new_cache, mask, score.scale
+        ), new_cache
     sides = zip(cache, turned(*new), CACHED_AXES, strict=True)
     key, value = (_write(write_at, *side) for side in sides)
     outputs = cached_attention.CachedEntries(key, value, mask, bias)
@@ -176,12 +178,12 @@ def turned(
 
 
 def _write(
-    at: int | Array, cache: Float[Array, "b _ _ _"], new: Float[Array, "b _ _ _"], axis: int
+    at: int | Array, cache: Float[Array, "b _ _ _"], entry: Float[Array, "b _ _ _"], axis: int
 ) -> Float[Array, "b _ _ _"]:
-    new = new.astype(cache.dtype)
-    if cache.shape[0] == new.shape[axis] == 1:
+    entry = entry.astype(cache.dtype)
+    if cache.shape[0] == entry.shape[axis] == 1:
         # For one hypothesis of one sentence, XLA on CPUs would write the entry twice and copy the
         # cache four times. A `where` over the cache is faster.
         slots = jax.lax.broadcasted_iota(jnp.int32, cache.shape, axis)
-        return jnp.where(slots == at, new, cache)
-    return jax.lax.dynamic_update_slice_in_dim(cache, new, at, axis)
+        return jnp.where(slots == at, entry, cache)
+    return jax.lax.dynamic_update_slice_in_dim(cache, entry, at, axis)

@@ -79,7 +79,7 @@ class Ensemble:
         """See `DecodingModel.step`."""
         members = zip(self.members, params.values(), cache, memory, strict=True)
         steps = [member.step(p, last, slots, sources) for member, p, slots, sources in members]
-        return log_mean([logits for logits, _ in steps]), tuple(new for _, new in steps)
+        return log_mean([logits for logits, _ in steps]), tuple(new_cache for _, new_cache in steps)
 
     def logits(self, params: Parameters, batch: Batch) -> Float[Array, "b t vocab"]:
         """See `DecodingModel.logits`."""

@@ -26,12 +26,12 @@ def current_interceptors() -> Interceptors:
 @contextlib.contextmanager
 def only_interceptors(interceptors: Interceptors) -> Iterator[None]:
     """Replace the interceptors of the calling thread within the context."""
-    before = current_interceptors()
+    previous = current_interceptors()
     _set(interceptors)
     try:
         yield
     finally:
-        _set(before)
+        _set(previous)
 
 
 def in_other_thread(function: Callable[..., _T]) -> Callable[..., _T]:

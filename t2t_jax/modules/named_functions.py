@@ -149,7 +149,7 @@ def _problem(entry: Entry, axes: str, rule: str, model: ModelConfig, *, is_run: 
             return None
         with jax.default_matmul_precision("highest"):
             values, slices, gradients = jax.device_get(results(arrays, params))
-            nudged, *_ = jax.device_get(results([x * _NUDGE for x in arrays], params))
+            nudged_values, *_ = jax.device_get(results([x * _NUDGE for x in arrays], params))
     except UserError as error:
         return str(error)
     except Exception as error:  # JAX cannot differentiate the function
@@ -158,8 +158,8 @@ def _problem(entry: Entry, axes: str, rule: str, model: ModelConfig, *, is_run: 
         return f"{entry.title} has values or gradients that are not finite; mend the function"
     differences = np.nan_to_num(abs(values - slices), nan=np.inf)
     worst = np.unravel_index(differences.argmax(), differences.shape)
-    allowed = _TOLERANCE * abs(values).max() + _ROUNDINGS * abs(values - nudged).max()
-    if differences[worst] <= allowed:
+    tolerance = _TOLERANCE * abs(values).max() + _ROUNDINGS * abs(values - nudged_values).max()
+    if differences[worst] <= tolerance:
         return None
     return (
         f"{entry.title} gives {values[worst]:.6g} where it is computed together with others, and "

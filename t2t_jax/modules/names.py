@@ -67,14 +67,14 @@ def parameters_of(arrays: Arrays, like: Mapping[str, PyTree]) -> dict[str, PyTre
       UserError: an array is missing, or has another shape, or belongs to no parameter.
     """
     params: dict[tuple[str, ...], np.ndarray] = {}
-    unused = set(arrays)
+    extra = set(arrays)
     for path, expected in flatten_dict(like).items():
         names = list(_names(path, expected.shape))
         layers = [_find(arrays, name, expected.shape, layer) for name, layer in names]
-        unused -= {name for name, _ in names}
+        extra -= {name for name, _ in names}
         params[path] = layers[0] if names[0][1] is None else np.stack(layers)
-    if unused:
-        raise UserError(f"the model has no parameter {min(unused)}, of which there is an array")
+    if extra:
+        raise UserError(f"the model has no parameter {min(extra)}, of which there is an array")
     return unflatten_dict(params)
 
 

@@ -99,16 +99,16 @@ def matrix(
       summed_axis: the axis that matmuls sum over; see `MatrixBox`.
       grows: whether both sizes grow with the width of the network; see `MatrixBox`.
     """
-    stored: Any = module.get_variable("params", name)
+    value: Any = module.get_variable("params", name)
     # Decoding stores other forms of a matrix. `Module.param` would compare their shapes with the
     # initializer's, so these forms bypass it.
-    if not isinstance(stored, Transposed | Int8Matrix):
+    if not isinstance(value, Transposed | Int8Matrix):
         if init is None:
             # The gain is squared because the initializer takes the variance, not the deviation.
             init = nn.initializers.variance_scaling(gain**2, "fan_avg", "uniform")
         box = partial(MatrixBox, summed_axis=summed_axis, grows=grows)
-        stored = parameter(module, name, init, shape, axes, box)
-    return stored if dtype is None else stored.astype(dtype)
+        value = parameter(module, name, init, shape, axes, box)
+    return value if dtype is None else value.astype(dtype)
 
 
 def bias(module: nn.Module, name: str, axis: str, width: int, dtype: DTypeLike) -> Array:
@@ -185,46 +185,44 @@ def map_boxes(function: Callable[..., Any], boxes: Parameters, *trees: Parameter
     return jax.tree.map(function, boxes, *trees, is_leaf=lambda x: isinstance(x, meta.AxisMetadata))
 
 
-def quantize_matrices(params: Parameters, declared: Parameters) -> Parameters:
+def quantize_matrices(params: Parameters, boxes: Parameters) -> Parameters:
     """Quantize every matrix to 8-bit integers.
 
     Args:
-      declared: the same parameters in boxes, from `init_parameters`.
+      boxes: the same parameters in boxes, from `init_parameters`.
     """
     return _with_boxes(
-        MatrixBox, lambda box, x: Int8Matrix(*quantize(x, box.summed_axis)), params, declared
+        MatrixBox, lambda box, x: Int8Matrix(*quantize(x, box.summed_axis)), params, boxes
     )
 
 
 def convert_matrices(
-    params: Parameters, declared: Parameters, dtype: DTypeLike, *, summands: bool
+    params: Parameters, boxes: Parameters, dtype: DTypeLike, *, summands: bool
 ) -> Parameters:
     """Convert every matrix to the dtype of its matmuls, once for all steps.
 
     Args:
-      declared: the same parameters in boxes, from `init_parameters`.
+      boxes: the same parameters in boxes, from `init_parameters`.
       summands: whether to convert biases of matmuls too. XLA for GPUs fuses a bias into the
         matmul only if the bias needs no conversion.
     """
     kinds = (MatrixBox, SummandBox) if summands else MatrixBox
-    return _with_boxes(kinds, lambda _, x: x.astype(dtype), params, declared)
+    return _with_boxes(kinds, lambda _, x: x.astype(dtype), params, boxes)
 
 
-def transpose_matrices(params: Parameters, declared: Parameters) -> Parameters:
+def transpose_matrices(params: Parameters, boxes: Parameters) -> Parameters:
     """Transpose every matrix in memory, so that the inputs of an output are contiguous.
 
     On CPUs, this reduces the time of a matmul with one vector to 0.85.
 
     Args:
-      declared: the parameters of a stack of such layers in boxes, from `init_parameters`.
+      boxes: the parameters of a stack of such layers in boxes, from `init_parameters`.
     """
 
-    return _with_boxes(MatrixBox, lambda _, x: Transposed(transpose(x)), params, declared)
+    return _with_boxes(MatrixBox, lambda _, x: Transposed(transpose(x)), params, boxes)
 
 
 def _with_boxes(
-    kinds: Any, convert: Callable[..., Matrix], params: Parameters, declared: Parameters
+    kinds: Any, convert: Callable[..., Matrix], params: Parameters, boxes: Parameters
 ) -> Parameters:
-    return map_boxes(
-        lambda box, x: convert(box, x) if isinstance(box, kinds) else x, declared, params
-    )
+    return map_boxes(lambda box, x: convert(box, x) if isinstance(box, kinds) else x, boxes, params)

@@ -91,9 +91,9 @@ def local_copy(path: Path) -> Iterator[Path]:
         yield path
         return
     with tempfile.TemporaryDirectory(prefix="t2t_jax-") as folder:
-        fetched = Path(folder) / path.name
-        fetch_files({fetched: path})
-        yield fetched
+        copy = Path(folder) / path.name
+        fetch_files({copy: path})
+        yield copy
 
 
 def content_of(path: Path) -> bytes | None:
@@ -151,8 +151,8 @@ class BucketPath(PosixPath):
         """Return the file type, the size and the modification time."""
         info = self._call_store("info")
         kind = stat.S_IFDIR if info["type"] == "directory" else stat.S_IFREG
-        changed = info.get("LastModified") or info.get("mtime")
-        nanoseconds = int(changed.timestamp() * 1e9) if hasattr(changed, "timestamp") else 0
+        modified = info.get("LastModified") or info.get("mtime")
+        nanoseconds = int(modified.timestamp() * 1e9) if hasattr(modified, "timestamp") else 0
         size, seconds = int(info.get("size") or 0), nanoseconds // 10**9
         fields = (kind | 0o600, 0, 0, 1, 0, 0, size, seconds, seconds, seconds)
         return os.stat_result(fields, {"st_mtime_ns": nanoseconds})
@@ -183,8 +183,8 @@ class BucketPath(PosixPath):
 
     def iterdir(self) -> Generator["BucketPath", None, None]:
         """Yield the objects and directories directly below this name."""
-        listed = self._call_store("ls", detail=False)
-        names = sorted({key.rstrip("/").rpartition("/")[2] for key in listed})
+        keys = self._call_store("ls", detail=False)
+        names = sorted({key.rstrip("/").rpartition("/")[2] for key in keys})
         yield from (self / name for name in names)
 
     def glob(self, pattern: str) -> Generator["BucketPath", None, None]:
@@ -257,12 +257,12 @@ class BucketPath(PosixPath):
 
     def rename(self, target: str | os.PathLike[str]) -> "BucketPath":
         """Copy the object or all objects below it, then remove the originals."""
-        new = BucketPath(target)
-        moved = self.objects()
-        for path in moved:
-            path._call_store("cp_file", new._key + path._key.removeprefix(self._key))
-        remove(moved)
-        return new
+        destination = BucketPath(target)
+        paths = self.objects()
+        for path in paths:
+            path._call_store("cp_file", destination._key + path._key.removeprefix(self._key))
+        remove(paths)
+        return destination
 
 
 def send_tree(local: Path, target: BucketPath, last: str) -> None:
@@ -303,9 +303,9 @@ def fetch_files(files: Mapping[Path, BucketPath], check: Callable[[], None] = la
 
 
 def _transfer(verb: str, files: Mapping[Path, BucketPath], check: Callable[[], None]) -> None:
-    remaining = iter(files.items())
+    items = iter(files.items())
     # After an error, batches by fsspec would leave coroutines running.
-    while part := list(islice(remaining, _AT_ONCE)):
+    while part := list(islice(items, _AT_ONCE)):
         check()
         # In two lists, fsspec takes names literally, even with wildcard characters.
         sides = [str(local) for local, _ in part], [path._key for _, path in part]

@@ -11,8 +11,8 @@ _T = TypeVar("_T")
 @contextmanager
 def with_value(variable: ContextVar[_T], value: _T) -> Iterator[None]:
     """Set a context variable within a block, and restore its previous value afterwards."""
-    before = variable.set(value)
+    token = variable.set(value)
     try:
         yield
     finally:
-        variable.reset(before)
+        variable.reset(token)

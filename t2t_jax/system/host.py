@@ -170,24 +170,24 @@ def check_threads() -> None:
     """
     nproc = os.environ.get("NPROC", "")
     cores = int(nproc) if nproc.isdecimal() else os.cpu_count() or 1
-    needed = _THREADS + _THREADS_A_CORE * cores
-    done = threading.Event()
-    started: list[threading.Thread] = []
+    num_threads = _THREADS + _THREADS_A_CORE * cores
+    stop = threading.Event()
+    threads: list[threading.Thread] = []
     try:
-        for _ in range(needed):
-            thread = threading.Thread(target=done.wait, daemon=True)
+        for _ in range(num_threads):
+            thread = threading.Thread(target=stop.wait, daemon=True)
             thread.start()
-            started.append(thread)
+            threads.append(thread)
         mmap.mmap(-1, _ADDRESSES).close()
     except (RuntimeError, MemoryError, OSError) as error:
         raise UserError(
-            f"JAX needs about {needed} threads and {_ADDRESSES >> 20} MiB of address space; "
-            f"this process can start only {len(started)} more threads; raise the limit on "
+            f"JAX needs about {num_threads} threads and {_ADDRESSES >> 20} MiB of address space; "
+            f"this process can start only {len(threads)} more threads; raise the limit on "
             "processes (ulimit -u, or the container limit) or on address space (ulimit -v)"
         ) from error
     finally:
-        done.set()
-        for thread in started:
+        stop.set()
+        for thread in threads:
             thread.join()
 
 

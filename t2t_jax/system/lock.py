@@ -85,19 +85,19 @@ def _holding_file(path: Path, mark: str) -> Iterator[None]:
 @contextmanager
 def _holding_object(path: BucketPath, mark: str) -> Iterator[None]:
     _acquire(path, mark)
-    ended = threading.Event()
-    heartbeat = threading.Thread(target=_renew, args=(path, mark, ended), daemon=True, name="lock")
+    stop = threading.Event()
+    heartbeat = threading.Thread(target=_renew, args=(path, mark, stop), daemon=True, name="lock")
     heartbeat.start()
     _held.add(mark)
     try:
         yield
     finally:
         _held.discard(mark)
-        ended.set()
+        stop.set()
         # If the store is unreachable, the lock expires after a minute.
-        removing = threading.Thread(target=_release, args=(path, mark, heartbeat), daemon=True)
-        removing.start()
-        removing.join(_RELEASE_SECONDS)
+        release = threading.Thread(target=_release, args=(path, mark, heartbeat), daemon=True)
+        release.start()
+        release.join(_RELEASE_SECONDS)
 
 
 def _release(path: BucketPath, mark: str, heartbeat: threading.Thread) -> None:
@@ -128,9 +128,9 @@ def _is_abandoned(path: BucketPath) -> bool:
         return True  # a lock file, copied with the run from a local directory
     machine, _, process = (content.split()[1:2] or [""])[0].partition("/")
     if content and machine == _machine():
-        number, _, started = process.partition("-")
+        number, _, start_time = process.partition("-")
         is_own = number == str(os.getpid())  # this process failed to remove its earlier lock
-        if _start_of(number) == started and (not is_own or content.split()[0] in _held):
+        if _start_of(number) == start_time and (not is_own or content.split()[0] in _held):
             raise BlockingIOError
         return True
     if content:
@@ -148,10 +148,10 @@ def _is_abandoned(path: BucketPath) -> bool:
     return bool(content)
 
 
-def _renew(path: BucketPath, mark: str, ended: threading.Event) -> None:
+def _renew(path: BucketPath, mark: str, stop: threading.Event) -> None:
     """Rewrite a lock periodically; send SIGTERM to this process if another one took the lock."""
     count = 0
-    while not ended.wait(_HEARTBEAT_SECONDS):
+    while not stop.wait(_HEARTBEAT_SECONDS):
         count += 1
         with suppress(OSError, ValueError):  # the store is temporarily unreachable
             if _mark_of(path) != mark:

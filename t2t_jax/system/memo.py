@@ -24,11 +24,11 @@ class Memo(Generic[_Result]):
     def __call__(self, *arguments: Hashable) -> _Result:
         """Return the cached result for these arguments, or compute it."""
         with self._lock:
-            cached = self._cache.pop(arguments, None)
-            self._cache[arguments] = future = Future() if cached is None else cached
+            old_future = self._cache.pop(arguments, None)
+            self._cache[arguments] = future = Future() if old_future is None else old_future
             if len(self._cache) > self._max_size:
                 del self._cache[next(iter(self._cache))]
-        if cached is None:
+        if old_future is None:
             try:
                 future.set_result(self._make(*arguments))
             except BaseException as error:

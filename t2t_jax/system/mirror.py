@@ -149,11 +149,11 @@ class Mirror:
           SystemExit: a signal arrived during the download.
         """
         depth = len(self.remote.parts)
-        stored = {"/".join(path.parts[depth:]): path for path in self.remote.objects()}
-        stored = {name: path for name, path in stored.items() if not _is_hidden(name)}
+        remote = {"/".join(path.parts[depth:]): path for path in self.remote.objects()}
+        remote = {name: path for name, path in remote.items() if not _is_hidden(name)}
         contents = {name: content_of(self.remote / name) for name in (_LOG, _CONFIG)}
         self._sent_log = contents[_LOG]
-        stored.pop(_LOG, None)
+        remote.pop(_LOG, None)
         with suppress(FileNotFoundError, ValueError):
             self._hashes = dict(json.loads((self.local / _RECORD).read_bytes()))
         resumes = bool(self._hashes) and all(
@@ -164,7 +164,7 @@ class Mirror:
         else:
             self.remove()
             self._hashes = {_LOG: [_digest(self._sent_log)]}
-        self._fetch(stored, self._files() if resumes else {})
+        self._fetch(remote, self._files() if resumes else {})
         # A run without a checkpoints directory would count as damaged.
         for directory in self.remote, self.local:
             (directory / _CHECKPOINTS[0]).mkdir(parents=True, exist_ok=True)
@@ -173,7 +173,7 @@ class Mirror:
         self._write_record()  # last, as resuming requires this file
         self._thread.start()
 
-    def _fetch(self, stored: Mapping[str, BucketPath], local: Mapping[str, _Signature]) -> None:
+    def _fetch(self, remote: Mapping[str, BucketPath], local: Mapping[str, _Signature]) -> None:
         """Download complete checkpoints that are missing locally, and other changed files."""
         complete = (f"{of}/{name}" for of in _CHECKPOINTS for name in complete_in(self.remote / of))
         # Skip a checkpoint that the killed run had removed locally: its name is not in `_hashes`.
@@ -182,31 +182,31 @@ class Mirror:
             for folder in complete
             if f"{folder}/{LAST}" not in local and (not local or f"{folder}/{LAST}" in self._hashes)
         }
-        needed = {
+        queue = {
             name: path
-            for name, path in stored.items()
+            for name, path in remote.items()
             if not _is_of_checkpoint(name) or _folder(name) in missing
         }
-        fetched = self.local / _FETCHED
-        shutil.rmtree(fetched, ignore_errors=True)
-        fetch_files({fetched / name: path for name, path in needed.items()}, self._end_at_signal)
-        self._sent = dict.fromkeys(stored)
-        for name in sorted(needed, key=_is_last):
+        staging = self.local / _FETCHED
+        shutil.rmtree(staging, ignore_errors=True)
+        fetch_files({staging / name: path for name, path in queue.items()}, self._end_at_signal)
+        self._sent = dict.fromkeys(remote)
+        for name in sorted(queue, key=_is_last):
             path, is_large = self.local / name, _is_of_checkpoint(name) and not _is_last(name)
-            digest = "" if is_large else _digest((fetched / name).read_bytes())
+            digest = "" if is_large else _digest((staging / name).read_bytes())
             if _folder(name) in missing or digest not in self._hashes.get(name, ()):
                 path.parent.mkdir(parents=True, exist_ok=True)
-                os.replace(fetched / name, path)
+                os.replace(staging / name, path)
                 self._hashes |= {} if is_large else {name: [digest]}
             elif _digest(content_of(path)) != digest:
                 continue  # the local file is newer, or was removed
             self._sent[name] = _signature(path)
         identical = {
             _folder(name)
-            for name in filter(_is_last, local.keys() & stored.keys())
-            if stored[name].read_bytes() == (self.local / name).read_bytes()
+            for name in filter(_is_last, local.keys() & remote.keys())
+            if remote[name].read_bytes() == (self.local / name).read_bytes()
         }
-        self._sent.update((name, local.get(name)) for name in stored if _folder(name) in identical)
+        self._sent.update((name, local.get(name)) for name in remote if _folder(name) in identical)
 
     def _end_at_signal(self) -> None:
         """Exit after a signal, because training has not started."""
@@ -366,12 +366,12 @@ class Mirror:
             ten minutes, or for a few seconds after a stop signal.
         """
         self._ending.set()
-        begun = time.monotonic()
+        start_time = time.monotonic()
         while self._thread.is_alive():
             now, failure = time.monotonic(), self._failure
-            latest = max(self._stop.since + _PATIENCE_SECONDS_STOPPED, begun + _LEAST_SECONDS)
+            latest = max(self._stop.since + _PATIENCE_SECONDS_STOPPED, start_time + _LEAST_SECONDS)
             is_late = self._stop.number > 0 and now > latest
-            since = max(begun, self._failing_since)
+            since = max(start_time, self._failing_since)
             if is_late or (failure is not None and now > since + _PATIENCE_SECONDS):
                 self.give_up()
                 with suppress(OSError):

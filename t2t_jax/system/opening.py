@@ -130,16 +130,16 @@ def _is_whole(copy: Path) -> bool:
 
 
 def _remove_damaged(copy: Path) -> None:
-    hidden = copy.with_name(f".{copy.name}.{os.getpid()}.old")
-    with removed_at_end(hidden), suppress(FileNotFoundError):
-        copy.replace(hidden)
+    hidden_path = copy.with_name(f".{copy.name}.{os.getpid()}.old")
+    with removed_at_end(hidden_path), suppress(FileNotFoundError):
+        copy.replace(hidden_path)
 
 
-def _check_room(copy: Path, needed: int) -> None:
+def _check_room(copy: Path, size: int) -> None:
     parent = next(path for path in copy.absolute().parents if path.exists())
-    if (free := shutil.disk_usage(parent).free) < needed:
+    if (free := shutil.disk_usage(parent).free) < size:
         raise UserError(
-            f"it unpacks to {needed / 2**20:,.0f} MiB, and {parent} has {free / 2**20:,.0f} MiB "
+            f"it unpacks to {size / 2**20:,.0f} MiB, and {parent} has {free / 2**20:,.0f} MiB "
             "free; make room there, or set XDG_CACHE_HOME to a directory on another disk"
         )
 
@@ -231,5 +231,5 @@ def _extract(members: Iterator[_Member], root: PurePosixPath, copy: Path) -> Non
             continue
         target = copy / path.relative_to(root)
         target.parent.mkdir(parents=True, exist_ok=True)
-        with target.open("xb") as written, member.open() as source:  # type: ignore[union-attr]
-            shutil.copyfileobj(source, written)
+        with target.open("xb") as output, member.open() as source:  # type: ignore[union-attr]
+            shutil.copyfileobj(source, output)

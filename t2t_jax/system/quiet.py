@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from logging import LogRecord, getLogger
 from typing import Any, TypeAlias
 
-_changing = threading.Lock()
+_lock = threading.Lock()
 _num_users = 0
 _Hook: TypeAlias = Callable[[Any], object]
-_hook_before: _Hook = sys.__unraisablehook__
+_previous_hook: _Hook = sys.__unraisablehook__
 _own_hook: _Hook | None = None
 
 
@@ -31,26 +31,26 @@ def orbax_kept_quiet() -> Iterator[None]:
     try:
         yield
     finally:
-        with _changing:
+        with _lock:
             _num_users -= 1
             if not _num_users:
                 logging.get_absl_logger().removeFilter(_is_not_by_orbax)
                 getLogger("asyncio").removeFilter(_is_not_about_orbax)
                 if sys.unraisablehook is _own_hook:  # else another hook wraps it
-                    sys.unraisablehook = _hook_before
+                    sys.unraisablehook = _previous_hook
 
 
 def keep_orbax_quiet() -> None:
     """Silence Orbax permanently; only programs call this function, never an import."""
-    global _num_users, _hook_before, _own_hook
+    global _num_users, _previous_hook, _own_hook
     from absl import logging
 
-    with _changing:
+    with _lock:
         if not _num_users:
             logging.get_absl_logger().addFilter(_is_not_by_orbax)
             getLogger("asyncio").addFilter(_is_not_about_orbax)
-            _hook_before = sys.unraisablehook
-            _own_hook = sys.unraisablehook = _without_orbax(_hook_before)
+            _previous_hook = sys.unraisablehook
+            _own_hook = sys.unraisablehook = _without_orbax(_previous_hook)
         _num_users += 1
 
 
@@ -63,7 +63,7 @@ def _is_not_about_orbax(record: LogRecord) -> bool:
     return not any(name in record.getMessage() for name in ("orbax", "tensorstore"))
 
 
-def _without_orbax(before: _Hook) -> _Hook:
+def _without_orbax(previous_hook: _Hook) -> _Hook:
     """Return a hook that drops errors of unfinished Orbax work, and passes others to `before`.
 
     Another library may wrap our earlier hook. Each call returns a new hook, to avoid a cycle.
@@ -73,6 +73,6 @@ def _without_orbax(before: _Hook) -> _Hook:
         error = unraisable.exc_value
         files = [frame.filename for frame in traceback.extract_tb(unraisable.exc_traceback)]
         if str(error) != "Event loop is closed" and not any("orbax" in file for file in files):
-            before(unraisable)
+            previous_hook(unraisable)
 
     return hook

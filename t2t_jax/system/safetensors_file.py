@@ -17,28 +17,28 @@ _READABLE = {"F64", "F32", "F16", "BF16", "BOOL", *_INTEGERS}  # buffers may be 
 
 def read_safetensors(file: Path) -> tuple[dict[str, np.ndarray], Mapping[str, str]]:
     """Read the arrays and the metadata of a safetensors file."""
-    with _reading(file) as opened:
-        names = opened.keys()
+    with _reading(file) as tensors:
+        names = tensors.keys()
         for name in names:
-            if (dtype := opened.get_slice(name).get_dtype()) not in _READABLE:
+            if (dtype := tensors.get_slice(name).get_dtype()) not in _READABLE:
                 raise UserError(
                     f"{file} has values of dtype {dtype} in the array {name!r:.80}; import "
                     "the model in float32, float16 or bfloat16"
                 )
-        return {name: opened.get_tensor(name) for name in names}, opened.metadata() or {}
+        return {name: tensors.get_tensor(name) for name in names}, tensors.metadata() or {}
 
 
 def read_metadata(file: Path) -> Mapping[str, str]:
     """Read the metadata of a safetensors file."""
-    with _reading(file) as opened:
-        return opened.metadata() or {}
+    with _reading(file) as tensors:
+        return tensors.metadata() or {}
 
 
 @contextmanager
 def _reading(file: Path) -> Iterator[safe_open]:
     try:
-        with local_copy(file) as copy, safe_open(regular(copy), framework="numpy") as opened:
-            yield opened
+        with local_copy(file) as copy, safe_open(regular(copy), framework="numpy") as tensors:
+            yield tensors
     except UserError:
         raise
     except OSError as error:

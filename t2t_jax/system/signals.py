@@ -75,7 +75,7 @@ class StopSignal:
         """Create an object that has received no signal."""
         self.number, self.since = 0, 0.0
         self._interrupts = 0
-        self._before: dict[int, _Handler] = {}
+        self._previous: dict[int, _Handler] = {}
 
     def __enter__(self) -> "StopSignal":
         """Start to receive signals instead of an outer `StopSignal` or handler."""
@@ -83,7 +83,7 @@ class StopSignal:
             _stops.append(self)
         elif threading.current_thread() is threading.main_thread():
             for number in _not_ignored():
-                self._before[number] = signal.signal(number, self._receive)
+                self._previous[number] = signal.signal(number, self._receive)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -123,7 +123,7 @@ class StopSignal:
             signal.raise_signal(number)
 
     def _restore_handlers(self) -> None:
-        for number, handler in self._before.items():
+        for number, handler in self._previous.items():
             signal.signal(number, handler)
 
 
@@ -133,18 +133,18 @@ class SignalRequest:
     def __init__(self, number: int) -> None:
         """Create an object without a request for the signal `number`."""
         self._number, self._is_pending = number, False
-        self._before: _Handler = None
+        self._previous: _Handler = None
 
     def __enter__(self) -> "SignalRequest":
         """Install the signal handler."""
         if threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(self._number, self._receive)
+            self._previous = signal.signal(self._number, self._receive)
         return self
 
     def __exit__(self, *_: object) -> None:
         """Restore the previous signal handler."""
-        if self._before is not None:
-            signal.signal(self._number, self._before)
+        if self._previous is not None:
+            signal.signal(self._number, self._previous)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         self._is_pending = True
@@ -166,10 +166,10 @@ def watching() -> Iterator[None]:
     _is_stopping = False
     # By default, SIGUSR1 would end the process if it arrives before a `SignalRequest` starts.
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-    reading, writing = _pipe = os.pipe()
-    os.set_blocking(writing, False)
-    threading.Thread(target=_listen, args=(reading,), daemon=True, name="signals").start()
-    before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    read_end, write_end = _pipe = os.pipe()
+    os.set_blocking(write_end, False)
+    threading.Thread(target=_listen, args=(read_end,), daemon=True, name="signals").start()
+    previous_fd = signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
     _watched = frozenset(_not_ignored())
     for number in _watched:
         signal.signal(number, _leave_to_thread)
@@ -180,8 +180,8 @@ def watching() -> Iterator[None]:
             is_ignored = _is_stopping and number != signal.SIGINT
             signal.signal(number, signal.SIG_IGN if is_ignored else signal.SIG_DFL)
         _watched, _pipe = frozenset(), ()
-        signal.set_wakeup_fd(before)
-        os.close(writing)  # ends the thread
+        signal.set_wakeup_fd(previous_fd)
+        os.close(write_end)  # ends the thread
 
 
 def settle() -> None:
