@@ -159,9 +159,8 @@ def update_cache_and_attend(
         assert bias is None
         assert isinstance(score, ScaledProducts)
         new_cache = InOrder(*(_write(write_at, *x, axis=1) for x in zip(cache, new, strict=True)))
-        return cached_attention.fused_cached_attention(
-            query, *new_cache, mask, score.scale
-        ), new_cache
+        heads = cached_attention.fused_cached_attention(query, *new_cache, mask, score.scale)
+        return heads, new_cache
     sides = zip(cache, turned(*new), CACHED_AXES, strict=True)
     key, value = (_write(write_at, *side) for side in sides)
     outputs = cached_attention.CachedEntries(key, value, mask, bias)
