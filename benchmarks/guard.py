@@ -51,7 +51,7 @@ def instructions(text: str, where: str = "entry") -> list[Instruction]:
     parts = {program.entry}
     if where == "loops":
         loops = (each for _, each, _ in program.executed() if each.opcode == "while")
-        parts = {body for each in loops for body, _ in program.rounds(each)}
+        parts = {body for each in loops for body, _ in program.runs_of_called(each)}
     return [
         each
         for part in parts

@@ -23,7 +23,7 @@ quadratic array that cuDNN keeps. At the limit, it takes half a gigabyte in 16 b
 
 
 class Inputs(NamedTuple):
-    """Inputs of a `Form` of attention: its scores are scaled dot products without a bias."""
+    """Inputs of attention with scaled dot products and without a bias; see `Form`."""
 
     query: Float[Array, "b q h d_k"]
     """Queries of each head."""
@@ -54,10 +54,10 @@ Form: TypeAlias = Callable[[Inputs], Heads | None]
 
 @dataclass(frozen=True)
 class FastAttention:
-    """Compute attention (equation 1) by the first form that supports the inputs.
+    """Compute attention (equation 1) by the first of several forms that supports the inputs.
 
     Attributes:
-      forms: implementations for scaled dot products without a bias.
+      forms: implementations of attention with scaled dot products and without a bias.
       einsum: computes the dot products if no form supports the inputs.
       dtype: dtype of the computation; None means the dtype of the inputs.
     """
@@ -83,8 +83,8 @@ class FastAttention:
             dropout_rate, dropout_key = 0.0, None
         if mask is None and query.shape[1] * key.shape[1] > masks.MAX_DENSE_PAIRS:
             # One segment for each row allows all pairs, without a dense [q, k] mask.
-            segments = (jnp.ones(x.shape[:2], jnp.int32) for x in (query, key))
-            mask = SegmentMask(*segments)
+            query_segments, key_segments = (jnp.ones(x.shape[:2], jnp.int32) for x in (query, key))
+            mask = SegmentMask(query_segments, key_segments)
         result_dtype = value.dtype
         if self.dtype is not None:
             query, key, value = (x.astype(self.dtype) for x in (query, key, value))
@@ -97,7 +97,7 @@ class FastAttention:
         if isinstance(score, ScaledProducts):
             inputs = Inputs(query, key, value, mask, score.scale, dropout_rate, dropout_key)
             forms = self.forms if bias is None else ()
-            result = next((heads for form in forms if (heads := form(inputs)) is not None), None)
+            result = next((out for form in forms if (out := form(inputs)) is not None), None)
             score = partial(self._scaled_products, score.scale)
         attend = partial(reference.attention, score=score, softmax=softmax_over_allowed)
         heads, query_mask = result or attend(
@@ -114,7 +114,7 @@ class FastAttention:
 def softmax_over_allowed(
     scores: Float32[Array, "b h q k"], mask: Bool[Array, "#b #h #q k"] | None
 ) -> Float32[Array, "b h q k"]:
-    """Compute `functional.attention.masked_softmax`; its derivative reads only the result."""
+    """Compute the masked softmax of the scores, with a derivative that reads only the result."""
     return masked_softmax(scores, None) if mask is None else _softmax_over_allowed(scores, mask)
 
 
@@ -220,7 +220,7 @@ def fused_attention(
     )
     if mask is None:
         return heads, None
-    # `dot_product_attention` returns the mean of all values for a query without an allowed key.
+    # `dot_product_attention` returns the mean of all values for a query that may attend to no key.
     has_key = has_key[..., 0].swapaxes(1, 2)  # [b, q, h]
     if has_key.shape[2] == 1:
         return heads, jnp.broadcast_to(has_key, (*heads.shape[:2], 1))

@@ -64,9 +64,9 @@ linear, pre_softmax_logits = for_cpus(_multiply, _outer, transpose)
 
 @cache
 def is_supported() -> bool:
-    """Return whether XLA runs these matmuls, and their derivatives, on this machine's CPU.
+    """Return whether XLA runs the matmuls of this module, and their derivatives, on this CPU.
 
-    XLA may refuse a bfloat16 matmul at run time. No XLA version that we tested refuses these.
+    XLA may refuse a bfloat16 matmul at run time.
     """
 
     def loss(x: Array, kernel: Array, bias: Array) -> Array:

@@ -75,7 +75,7 @@ def blockwise_attention(
       dropout_key: random key of dropout; None disables dropout.
 
     Returns:
-      The weighted values; zeros for a query without an allowed key.
+      The weighted values; zeros for a query that may attend to no key.
     """
     bits, first_row = jnp.zeros(2, jnp.uint32), jnp.uint32(0)
     if dropout_key is None:
@@ -135,7 +135,7 @@ def _weighted_values(options: _Options, arrays: _Arrays) -> tuple[_Vectors, tupl
         maximum, total, heads = jax.lax.fori_loop(
             arrays.zero, _num_key_blocks(options, arrays, i), add_keys, start
         )
-        total = jnp.where(total == 0, 1, total)  # for a query without an allowed key
+        total = jnp.where(total == 0, 1, total)  # for a query that may attend to no key
         return (heads / total).astype(arrays.value.dtype), (maximum, total)
 
     return jax.lax.map(attend, arrays.zero + jnp.arange(len(arrays.query)))
@@ -213,7 +213,7 @@ def _num_key_blocks(options: _Options, arrays: _Arrays, i: Int[Array, ""]) -> In
 def _dropout_of(
     options: _Options, arrays: _Arrays, i: Int[Array, ""], j: Int[Array, ""]
 ) -> Callable[[Array], Array]:
-    """Return the dropout function of a block; it drops the same weights as `dropout` of all."""
+    """Return a function that applies dropout to a block, as `dropout` does to all weights."""
     if options.dropout_rate == 0:
         return lambda weights: weights
     rows, num_heads = arrays.query.shape[1:3]

@@ -38,10 +38,9 @@ def cached_attention(
     Args:
       query: queries of each head.
       parts: sets of keys and values; the queries attend to all of them.
-      score: the score function.
 
     Returns:
-      The weighted values, in the dtype of the queries; zeros for a query without an allowed key.
+      The weighted values, in the dtype of the queries; zeros for a query that may attend to no key.
     """
     scores = [_scores(query, part, score) for part in parts]  # each [b, h, q, slots]
     masks = [jnp.broadcast_to(part.mask, x.shape) for part, x in zip(parts, scores, strict=True)]
@@ -91,7 +90,7 @@ def fused_cached_attention(
 ) -> Float[Array, "b q h d"]:
     """Compute equation 1 for a few queries and many keys, in one kernel.
 
-    A query without an allowed key gets the mean of all values. The caller keeps these values at
+    A query that may attend to no key gets the mean of all values. The caller keeps these values at
     zero, because setting the result to zero would take another kernel.
 
     Args:
@@ -116,7 +115,7 @@ def attention_with_new(
 ) -> Float[Array, "b 1 h d_v"]:
     """Compute `cached_attention` of one query before its key and value are in the cache.
 
-    XLA for GPUs compiles this function to one kernel, which reads the slot from `new`.
+    XLA for GPUs compiles this function to one kernel, which reads that key and value from `new`.
 
     Args:
       query: the query of each head.

@@ -23,8 +23,8 @@ def kernels_of(mesh: Mesh | None, compute_dtype: DTypeLike) -> Kernels:
     """Return the preset of kernels for the devices of a mesh and a compute dtype.
 
     Args:
-      mesh: the devices; they need not be attached. None means the preset for CPUs, which runs on
-        all devices.
+      mesh: devices that need not be attached. None means the preset for CPUs, which all devices
+        support.
       compute_dtype: dtype of the activations.
     """
     if mesh is None:

@@ -25,7 +25,7 @@ def cross_entropy(
     normalizer: Normalizer = in_passes,
     guess: Float32[Array, "*t"] | None = None,
 ) -> Losses:
-    """Compute `functional.loss.label_smoothed_cross_entropy`.
+    """Compute the label-smoothed loss and the negative log-likelihood of every token.
 
     Args:
       logits: scores of the vocabulary's tokens.

@@ -26,7 +26,6 @@ def quantize(x: Float[Array, "*shape"], axis: int) -> tuple[Int8[Array, "*shape"
     """Quantize vectors to 8-bit integers from -127 to 127.
 
     Args:
-      x: an array of vectors.
       axis: the axis of a vector's elements. The element of largest magnitude becomes 127 or -127.
 
     Returns:

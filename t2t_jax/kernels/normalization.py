@@ -25,7 +25,7 @@ def layer_norm(
     epsilon: float,
     plain_sums: bool = False,
 ) -> Float[Array, "*t d"]:
-    """Compute `functional.normalization.layer_norm`, with a derivative for GPUs and TPUs.
+    """Compute layer normalization, with a derivative that is fast on GPUs and TPUs.
 
     Args:
       plain_sums: whether to compute the mean and variance by plain sums, which are fast on TPUs and

@@ -23,7 +23,7 @@ def in_passes(logits: Float32[Array, "*t v"]) -> LogAndMean:
 
 
 def in_one_pass(logits: Float32[Array, "*t v"]) -> LogAndMean:
-    """Compute `in_passes` in one reduction, which reads the logits once instead of three times.
+    """Compute the log of the sum of exponentials, and the mean, of each row in one reduction.
 
     The reduction carries the maximum, the sum of exponentials relative to the maximum, and the
     plain sum ("Online normalizer calculation for softmax", Milakov and Gimelshein 2018).
@@ -52,7 +52,7 @@ def _combined(first: tuple[Array, ...], second: tuple[Array, ...]) -> tuple[Arra
 def greatest_in_one_pass(
     logits: Float32[Array, "*t v"], choices: Float32[Array, "*t v"]
 ) -> tuple[Int32[Array, "*t"], Float32[Array, "*t"]]:
-    """Compute, in one reduction, the argmax of the choices and the log of the sum of exp(logits).
+    """Compute the argmax of the choices and the logsumexp of the logits in one reduction.
 
     Of equal choices, the function returns the first index.
 
@@ -78,9 +78,10 @@ _MIN_SUM, _MAX_SUM = 1e-30, 1e38
 
 
 def within_the_product(logits: Float32[Array, "*t v"], guess: Float32[Array, "*t"]) -> LogAndMean:
-    """Compute `in_one_pass` by plain sums, which XLA for TPUs fuses with the matmul of the logits.
+    """Compute the log of the sum of exponentials, and the mean, of each row by plain sums.
 
-    The sums subtract a guess from the logits instead of their maximum. A guess within about 60 of
+    XLA for TPUs fuses plain sums with the matmul of the logits. The sum of exponentials subtracts a
+    guess from the logits, instead of their maximum. A guess within about 60 of
     the maximum is accurate; if any guess is farther off, `in_one_pass` computes the result.
 
     Args:

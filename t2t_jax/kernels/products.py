@@ -41,11 +41,10 @@ _Operands = tuple[Float[Array, "..."], Float[Array, "..."]]
 def einsum_float32(
     equation: str, a: Float[Array, "..."], b: Float[Array, "..."]
 ) -> Float32[Array, "..."]:
-    """Compute `jnp.einsum(equation, a, b)` with float32 sums; the derivative uses the operands'
-    dtype.
+    """Compute `jnp.einsum(equation, a, b)` with float32 sums.
 
-    JAX's own derivative would compute both of its matmuls in float32. For bfloat16 operands, this
-    takes several times as long.
+    The derivative uses the dtype of the operands. JAX's own derivative uses float32, which takes
+    several times as long for bfloat16 operands.
     """
     return jnp.einsum(equation, a, b, preferred_element_type=jnp.float32)
 

@@ -1,5 +1,4 @@
-"""Dropout and ReLU that save memory traffic: their derivatives recompute the mask or read the
-result.
+"""Dropout and ReLU whose derivatives read less memory.
 
 XLA for accelerators stores a dropout mask, one byte per element, for the derivative. Computing the
 mask again takes a few integer operations, which cost less than reading it.
@@ -19,7 +18,7 @@ _Hashes = tuple[UInt32[Array, "1 *inner"], UInt32[Array, "rows *ones"]]
 def dropout_recomputed(
     x: Float[Array, "rows *shape"], rate: float, key: DropoutKey | None
 ) -> Float[Array, "rows *shape"]:
-    """Compute `functional.dropout.dropout`, with a derivative that recomputes the mask."""
+    """Apply dropout as `functional.dropout` does; the derivative computes the mask again."""
     if rate == 0 or key is None:
         return x
     return _dropout(x, hashes(x.shape, key), rate)

@@ -118,7 +118,7 @@ def linear(
       x: input vectors.
       kernel: the matrix W: an array as in training, or a form of it for decoding.
       bias: the vector b; None means no bias.
-      query_mask: False for the positions whose x W is set to zero; None means no position.
+      query_mask: False for the positions whose x W becomes zero; None keeps all positions.
       multiply: multiplies by an array.
       multiply_rows: multiplies by a `Transposed` matrix.
       add_bias: adds b.

@@ -1,9 +1,8 @@
 """Attention of rows of at most 64 positions (section 3.2.1) on NVIDIA GPUs, by Pallas kernels.
 
 The scores of a short row and head fit in the registers of a multiprocessor. So one kernel computes
-the weighted values, and one kernel all three derivatives. cuDNN's kernels support all lengths: they
-read blocks of 128 keys and take three kernels for the derivatives. On an H200 they take 2.5 times
-as long. Pallas compiles the kernels through Triton.
+the weighted values, and one kernel all three derivatives. cuDNN's kernels read blocks of 128 keys,
+and take 2.5 times as long on an H200. Pallas compiles the kernels here through Triton.
 """
 
 import functools
@@ -37,9 +36,9 @@ def fits(
     value: Float[Array, "b k groups d_v"],
     mask: Bool[Array, "b #h #q k"],
 ) -> bool:
-    """Return whether the kernels support these arrays, which cuDNN must support too.
+    """Return whether the kernels for short rows support these arrays and this mask.
 
-    The devices must be known and hold equally many rows and heads, as in `splash.takes`.
+    cuDNN must support the arrays too. The mesh must be known, as in `splash.takes`.
     """
     has_key_per_head = query.shape[2] == key.shape[2]
     is_short = max(query.shape[1], key.shape[1]) <= _MAX_LENGTH
@@ -72,7 +71,7 @@ def short_attention(
       interpret: whether Pallas interprets the kernels, on any device.
 
     Returns:
-      The weighted values; zeros for a query without an allowed key.
+      The weighted values; zeros for a query that may attend to no key.
     """
     mask_axes = "batch", None, "length", "length"
     scale = query.shape[-1] ** -0.5 if scale is None else scale
@@ -169,7 +168,7 @@ def _backward_kernel(scale: float, lengths: tuple[int, int], *arrays: Ref) -> No
 def _weights(
     q: Float[Array, "q d"], k: Float[Array, "k d"], mask: Int8[Array, "q k"], scale: float
 ) -> Float[Array, "q k"]:
-    """Compute attention weights of a row and head; zeros for a query without an allowed key."""
+    """Compute attention weights of a row and head; zeros for a query that may attend to no key."""
     is_allowed = mask != 0
     scores = jnp.where(is_allowed, _matmul(q, k.T) * scale, _MASKED_SCORE)
     exponentials = jnp.where(is_allowed, jnp.exp(scores - scores.max(1, keepdims=True)), 0)

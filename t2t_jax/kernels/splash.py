@@ -51,7 +51,7 @@ def splash_attention(
       mask: a mask without a window.
 
     Returns:
-      The weighted values; zeros for a query without an allowed key.
+      The weighted values; zeros for a query that may attend to no key.
     """
 
     def attend(query: Array, key: Array, value: Array, query_ids: Array, key_ids: Array) -> Array:
@@ -99,7 +99,7 @@ def _attention(
     mask = masks.MultiHeadMask([row_mask] * heads)
     attend: Any = kernels.make_splash_mha(mask, block_sizes=sizes, head_shards=1, q_seq_shards=1)
     # A sink is an additional score in the softmax, without a value. Its weight is 0 next to any
-    # real score, and 1 if all scores are masked: a query without an allowed key gets zeros.
+    # real score, and 1 if all scores are masked: a query that may attend to no key gets zeros.
     sinks = jnp.full(heads, kernels.DEFAULT_MASK_VALUE / 2, jnp.float32)
 
     def in_row(query: Array, key: Array, value: Array, query_ids: Array, key_ids: Array) -> Array:

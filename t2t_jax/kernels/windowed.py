@@ -32,7 +32,7 @@ def windowed_attention(
     """Compute attention between positions whose distance is less than `mask.window`.
 
     Args:
-      attend: computes attention of rows, `attend(query, key, value, mask, bias, dropout_key=)`.
+      attend: attention of rows, `attend(query, key, value, mask, bias, dropout_key=)`.
       mask: a mask with a window.
       bias: maps distances to a bias of the scores; None means no bias.
       dropout_key: random key of dropout, which drops other weights than with a dense mask.

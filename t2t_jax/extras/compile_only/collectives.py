@@ -63,7 +63,7 @@ class Collective:
 
 
 def collectives(program: Program) -> list[Collective]:
-    """Return the collectives of a compiled program, with the runs in a loop counted."""
+    """Return the collectives of a compiled program; the counts include loop iterations."""
     by_chain: dict[str | int, Collective] = {}
     for name, instruction, count in program.executed():
         if instruction.opcode.removesuffix("-start") in COLLECTIVES:
@@ -76,7 +76,7 @@ def collectives(program: Program) -> list[Collective]:
 
 
 def collective(program: Program, name: str, instruction: Instruction, count: int) -> Collective:
-    """Parse the collective of an instruction, which computation `name` executes `count` times."""
+    """Parse the collective of an instruction that computation `name` executes `count` times."""
     kind = instruction.opcode.removesuffix("-start")
     groups = _groups(instruction.line, program.num_devices)
     num_bytes = _num_bytes(instruction)

@@ -110,7 +110,7 @@ def compile_ahead(
         num_train_steps=config.training.num_train_steps,
         slices=described_slices(mesh),
         compiler_options=described_options(mesh),
-        refused=program is None,
+        exceeds_memory=program is None,
         collectives=collectives(parsed),
         kernels=kernels(parsed),
     )

@@ -105,7 +105,7 @@ class Program:
     module: str
     """Name of the program in a profile."""
 
-    def rounds(self, instruction: Instruction) -> Iterator[tuple[str, int]]:
+    def runs_of_called(self, instruction: Instruction) -> Iterator[tuple[str, int]]:
         """Yield the computations that an instruction runs, and how often each of them runs.
 
         A loop without a noted trip count counts from 0 to the only integer in its condition, as the
@@ -135,7 +135,7 @@ class Program:
         name = name or self.entry
         for instruction in self.computations.get(name, ()):
             yield name, instruction, count
-            for called, times in self.rounds(instruction):
+            for called, times in self.runs_of_called(instruction):
                 yield from self.executed(called, count * times)
 
 

@@ -59,7 +59,7 @@ class Kernel:
     """Number of times that the kernel runs."""
     cycles: int | None = None
     """Cycles of one run, as the compiler for TPUs estimates them; None if it gives none."""
-    sent: Collective | None = None
+    transfer: Collective | None = None
     """The collective that the kernel executes; None for most kernels."""
     num_overlapped: int = 0
     """Number of the next kernels that launch before the collective must be complete."""
@@ -123,20 +123,20 @@ def loop_kernels(program: Program) -> list[Kernel]:
 
 def roofline(kernels: Sequence[Kernel], hardware: Hardware) -> Roofline:
     """Compute the minimum time of a program from its kernels in launch order."""
-    times = [0.0 if kernel.sent else least_seconds(kernel, hardware) for kernel in kernels]
+    times = [0.0 if kernel.transfer else least_seconds(kernel, hardware) for kernel in kernels]
     groups: dict[str, list[KernelGroup]] = {}
     transfers = waiting = 0.0
     for index, (kernel, seconds) in enumerate(zip(kernels, times, strict=True)):
-        if kernel.sent:
+        if kernel.transfer:
             # Overlapped kernels may be in a loop, and run more often than the transfer.
             overlapped = slice(index + 1, index + 1 + kernel.num_overlapped)
             hidden = sum(
                 time * overlap.count / kernel.count
                 for time, overlap in zip(times[overlapped], kernels[overlapped], strict=True)
             )
-            transfer = least_seconds(kernel, hardware)
-            transfers += kernel.count * transfer
-            waiting += kernel.count * max(0.0, transfer - hidden)
+            transfer_seconds = least_seconds(kernel, hardware)
+            transfers += kernel.count * transfer_seconds
+            waiting += kernel.count * max(0.0, transfer_seconds - hidden)
             continue
         count, label = kernel.count, kernel.label
         sizes = count * kernel.num_bytes, count * kernel.flops
@@ -152,8 +152,8 @@ def merged_group(label: str, groups: Sequence[KernelGroup]) -> KernelGroup:
 
 def least_seconds(kernel: Kernel, hardware: Hardware) -> float:
     """Compute the minimum time of one run of a kernel or of a transfer between devices."""
-    if kernel.sent:
-        return kernel.sent.sent_bytes / hardware.sent_bytes_per_s
+    if kernel.transfer:
+        return kernel.transfer.sent_bytes / hardware.sent_bytes_per_s
     if hardware.clock_hz is not None and (kernel.cycles is not None or kernel.is_async_copy):
         return (kernel.cycles or 0) / hardware.clock_hz
     is_gpu = hardware.clock_hz is None
@@ -167,34 +167,34 @@ def _launched(program: Program, name: str, count: int) -> list[Kernel]:
     instructions = program.computations.get(name, ())
     by_name = {op.name: op for op in instructions}
     kernels: list[Kernel] = []
-    transfers: dict[str, int] = {}  # index of the kernel that starts each transfer
+    start_indices: dict[str, int] = {}  # index of the kernel that starts each transfer
     for op in instructions:
         if op.opcode == "conditional":
             branches = [_launched(program, called, count) for called in op.called]
             # The time is a lower bound, so take the branch that moves the fewest bytes.
             kernels += min(branches, key=lambda branch: sum(k.count * k.num_bytes for k in branch))
         elif op.opcode in _CONTROL:
-            for called, times in program.rounds(op):
+            for called, times in program.runs_of_called(op):
                 kernels += _launched(program, called, count * times)
         elif op.opcode.endswith("-done"):
-            start = transfers.get(op.operands[0])
+            start = start_indices.get(op.operands[0])
             if start is not None:
                 num_overlapped = len(kernels) - start - 1
                 kernels[start] = replace(kernels[start], num_overlapped=num_overlapped)
         elif _is_kernel(op):
             kind = op.opcode.removesuffix("-start")
             cycles = _CYCLES.search(op.line)
-            sent = collective(program, name, op, count) if kind in COLLECTIVES else None
-            if sent:
-                transfers[op.name] = len(kernels)
+            transfer = collective(program, name, op, count) if kind in COLLECTIVES else None
+            if transfer:
+                start_indices[op.name] = len(kernels)
             kernels.append(
                 Kernel(
                     label=label_of(program, op),
                     flops=_flops(program, op, by_name),
-                    num_bytes=0 if sent else _moved_bytes(program, op, by_name),
+                    num_bytes=0 if transfer else _moved_bytes(program, op, by_name),
                     count=count,
                     cycles=int(cycles[1]) if cycles else None,
-                    sent=sent,
+                    transfer=transfer,
                     is_async_copy=op.opcode in _ASYNC_COPIES,
                 )
             )
@@ -207,7 +207,7 @@ def _is_kernel(instruction: Instruction) -> bool:
 
 
 def label_of(program: Program, instruction: Instruction) -> str:
-    """Return the module and the operation of a kernel, from JAX's name of the operation."""
+    """Return the module and operation of a kernel, as in `feed_forward: dot_general, backward`."""
     fused = [
         op for name in instruction.called for op in reversed(program.computations.get(name, ()))
     ]

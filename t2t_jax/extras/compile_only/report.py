@@ -77,7 +77,7 @@ class StepReport:
     """Description of the mesh axes that cross slices or hosts; empty for one slice or host."""
     compiler_options: str = ""
     """Description of the XLA flags that this package sets."""
-    refused: bool = False
+    exceeds_memory: bool = False
     """Whether the compiler ran out of device memory. Collectives and kernels are then unknown."""
     collectives: Sequence[Collective] = ()
     """Operations in which devices exchange data."""
@@ -87,20 +87,20 @@ class StepReport:
     @property
     def fits(self) -> bool | None:
         """Return whether the step fits in the memory of a device; None if unknown."""
-        if self.refused or self.available_bytes is None:
-            return False if self.refused else None
+        if self.exceeds_memory or self.available_bytes is None:
+            return False if self.exceeds_memory else None
         return self.memory.total <= self.available_bytes
 
     @cached_property
     def roofline(self) -> Roofline | None:
-        """Return the minimum time of a step; None if `refused`, or without known peak rates."""
-        if self.hardware is None or self.refused:
+        """Return the minimum time of a step; None if unknown."""
+        if self.hardware is None or self.exceeds_memory:
             return None
         return roofline(self.kernels, self.hardware)
 
     @property
     def bounds(self) -> dict[str, float]:
-        """Return the minimum seconds by compute, memory and communication; {} if unknown."""
+        """Return the minimum seconds of a step by resource; {} if the peak rates are unknown."""
         bound = self.roofline
         if self.hardware is None or bound is None:
             return {}
@@ -148,7 +148,7 @@ def format_report(report: StepReport) -> Iterator[str]:
     )
     yield ""
     yield from _memory_lines(report)
-    if report.refused:
+    if report.exceeds_memory:
         return
     yield ""
     yield "communication between devices in a step"
@@ -160,14 +160,14 @@ def format_report(report: StepReport) -> Iterator[str]:
 def _memory_lines(report: StepReport) -> Iterator[str]:
     yield "memory per device"
     for name, size in vars(report.memory).items():
-        yield f"  {name:<14}{_binary(size):>12}"
-    yield f"  {'total':<14}{_binary(report.memory.total):>12}"
+        yield f"  {name:<14}{_bytes(size):>12}"
+    yield f"  {'total':<14}{_bytes(report.memory.total):>12}"
     if report.available_bytes is None:
         yield "the memory of a device is unknown"
     elif report.fits:
-        yield f"fits: a device has {_binary(report.available_bytes)}"
+        yield f"fits: a device has {_bytes(report.available_bytes)}"
     else:
-        yield f"DOES NOT FIT: a device has {_binary(report.available_bytes)}"
+        yield f"DOES NOT FIT: a device has {_bytes(report.available_bytes)}"
 
 
 def _collective_lines(
@@ -181,8 +181,8 @@ def _collective_lines(
         sums[label] += collective.count * sizes
     for label, (count, num_bytes, sent) in sorted(sums.items(), key=lambda item: -item[1][2]):
         yield (
-            f"  {label:<44}{count:>6,.0f} x, {_binary(num_bytes):>11} in total, "
-            f"{_binary(sent):>11} sent per device"
+            f"  {label:<44}{count:>6,.0f} x, {_bytes(num_bytes):>11} in total, "
+            f"{_bytes(sent):>11} sent per device"
         )
     if not sums:
         yield "  none"
@@ -206,10 +206,10 @@ def _bound_lines(report: StepReport) -> Iterator[str]:
     )
     min_duration = duration(report.num_train_steps * bound.seconds)
     yield f"{report.num_train_steps:,} steps take at least {min_duration}"
-    yield "minimum time by resource, if nothing else limited the step"
+    yield "minimum time if only one resource limited the step"
     for name, rate in {
         "compute": f"{report.flops:.3g} FLOPs at {hardware.flops_per_s:.3g} FLOP/s",
-        "memory": f"{_binary(bound.num_bytes)} at {hardware.memory_bytes_per_s / 1e9:,.0f} GB/s",
+        "memory": f"{_bytes(bound.num_bytes)} at {hardware.memory_bytes_per_s / 1e9:,.0f} GB/s",
         "communication": (
             f"at {hardware.sent_bytes_per_s / 1e9:,.0f} GB/s, all links together; "
             f"{waiting:.2f} ms of it do not overlap with other work"
@@ -231,11 +231,11 @@ def format_search(report: SearchReport) -> Iterator[str]:
     necessary = report.weight_bytes + report.cache_bytes
     moved = sum(kernel.count * kernel.num_bytes for kernel in report.kernels)
     yield (
-        f"a step moves {_binary(moved)}, {moved / necessary:.2f} times the parameters "
-        f"({_binary(report.weight_bytes)}) and keys and values ({_binary(report.cache_bytes)})"
+        f"a step moves {_bytes(moved)}, {moved / necessary:.2f} times the parameters "
+        f"({_bytes(report.weight_bytes)}) and keys and values ({_bytes(report.cache_bytes)})"
     )
     yield "communication between devices in a step of the search"
-    collectives = [kernel.sent for kernel in report.kernels if kernel.sent]
+    collectives = [kernel.transfer for kernel in report.kernels if kernel.transfer]
     yield from _collective_lines(collectives, report.mesh_shape)
     if report.hardware is not None:
         bound = roofline(report.kernels, report.hardware)
@@ -256,11 +256,11 @@ def _kernel_lines(bound: Roofline) -> Iterator[str]:
     for group in groups:
         yield (
             f"  {group.seconds * 1e3:>10.3f} ms{group.seconds / bound.seconds:>8.1%}"
-            f"{group.starts:>10,}{_binary(group.num_bytes):>13}{group.flops:>12.3g}  {group.label}"
+            f"{group.starts:>10,}{_bytes(group.num_bytes):>13}{group.flops:>12.3g}  {group.label}"
         )
 
 
-def _binary(size: float) -> str:
+def _bytes(size: float) -> str:
     """Format a number of bytes in the largest unit in which it is at least 1."""
     units = ["B", "KiB", "MiB", "GiB"]
     while size >= 1024 and len(units) > 1:

@@ -159,14 +159,14 @@ def _gpus(topology: str) -> topologies.TopologyDescription:
     if "0" in shape.split("x"):
         raise ValueError("the number of devices must be at least 1")
     return topologies.get_topology_desc(
-        platform="cuda", target_config=_described(GPU_TARGETS[name]), topology=shape
+        platform="cuda", target_config=_target_config(GPU_TARGETS[name]), topology=shape
     )
 
 
 def _tpus(topology: str) -> topologies.TopologyDescription:
     os.environ["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"
     if match := _SLICES.fullmatch(topology.lower()):
-        topology = f"{match[1] or 'v5e'}:{_shape(int(match[2]))}"
+        topology = f"{match[1] or 'v5e'}:{_slice_shape(int(match[2]))}"
     sizes = re.findall(r"\d+", topology.partition(":")[2])
     # A host has 2 x 2 chips, or fewer in smaller topologies.
     host = [min(2, int(size)) for size in [*sizes, "2", "2"][:2]] + [1]
@@ -175,7 +175,7 @@ def _tpus(topology: str) -> topologies.TopologyDescription:
     )
 
 
-def _shape(chips: int) -> str:
+def _slice_shape(chips: int) -> str:
     """Return Google Cloud's shape of a v5e or v6e slice."""
     exponent = chips.bit_length() - 1
     if chips != 1 << exponent or chips > 256 or chips == 2:
@@ -183,7 +183,7 @@ def _shape(chips: int) -> str:
     return f"{1 << exponent // 2}x{1 << (exponent + 1) // 2}"
 
 
-def _described(target: GpuTarget) -> str:
+def _target_config(target: GpuTarget) -> str:
     """Describe a GPU in the text format of XLA's `GpuTargetConfigProto`."""
     chip = CHIPS[target.kind]
     return _TEMPLATE.format(

@@ -249,7 +249,7 @@ def test_a_mesh_that_does_not_go_with_the_chips_is_refused():
 def test_what_the_compiler_refuses_is_reported():
     tokens = {f"data.{side}_tokens_per_step": 8_000_000 for side in ("source", "target")}
     report = compile_ahead(_TINY.replace(tokens), devices_of("v5e:1x1"))
-    assert report.refused
+    assert report.exceeds_memory
     assert report.fits is False
     assert report.memory.total > report.available_bytes > 15 * 2**30
     assert report.memory.parameters == 4 * report.num_parameters

@@ -82,7 +82,7 @@ def test_kernels_are_those_that_can_be_counted():
     # The room that the library works in is not counted: it may need none of it.
     assert (library.flops, library.num_bytes) == (_PRODUCT_FLOPS, _PRODUCT_BYTES)
     assert (last.num_bytes, last.count) == (_PRODUCT_BYTES, 1)
-    assert reduced.sent.num_bytes == 400
+    assert reduced.transfer.num_bytes == 400
     assert (reduced.num_bytes, reduced.num_overlapped) == (0, 1)
 
 

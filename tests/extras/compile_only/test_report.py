@@ -30,7 +30,7 @@ REPORT = StepReport(
     num_train_steps=100_000,
     collectives=_SENT,
     kernels=[
-        *(Kernel("step: a transfer", 0, 0, each.count, sent=each) for each in _SENT),
+        *(Kernel("step: a transfer", 0, 0, each.count, transfer=each) for each in _SENT),
         Kernel("a: dot_general", 1e12, 10**9, 2, cycles=25_000_000),
         Kernel("b: add", 0, 8 * 10**9, 1),
     ],
@@ -71,7 +71,7 @@ def test_kinds_beyond_the_dearest_are_added_up():
     [
         ({}, True, "fits: a device has 16.00 GiB"),
         ({"available_bytes": 8 * _GIB}, False, "DOES NOT FIT: a device has 8.00 GiB"),
-        ({"refused": True}, False, "DOES NOT FIT: a device has 16.00 GiB"),
+        ({"exceeds_memory": True}, False, "DOES NOT FIT: a device has 16.00 GiB"),
         ({"available_bytes": None}, None, "the memory of a device is unknown"),
     ],
 )
@@ -100,7 +100,7 @@ def test_collectives_are_added_up_by_kind_and_axes():
 
 
 def test_of_a_refused_step_nothing_more_is_said():
-    report = dataclasses.replace(REPORT, refused=True, collectives=())
+    report = dataclasses.replace(REPORT, exceeds_memory=True, collectives=())
     assert report.bounds == {}
     assert not any("sent" in line or "at least" in line for line in format_report(report))
 
