@@ -149,7 +149,7 @@ class Change(NamedTuple):
     """The sources of noise in `error`: "seeds and sentences", "seeds", "sentences" or ""."""
 
     @property
-    def shown(self) -> tuple[str, str]:
+    def formatted(self) -> tuple[str, str]:
         """Format the mean ± standard deviation and the difference ± standard error."""
         mean, by = perplexity_text(self.mean), self.difference
         if self.sd is not None and mean != DIVERGED:
@@ -160,7 +160,7 @@ class Change(NamedTuple):
         return mean, perplexity_text(by, sign="+") + error
 
     @property
-    def shown_p(self) -> str:
+    def formatted_p(self) -> str:
         """Format the adjusted p-value; "" if there is none."""
         return "" if self.p_adjusted is None else p_text(self.p_adjusted)
 
@@ -203,12 +203,12 @@ class VariantRow(NamedTuple):
     """The paper's results (Table 3) for this variant name; None if there are none."""
 
     @property
-    def shown(self) -> str:
+    def label(self) -> str:
         """Return the variant's name, marked with † if its code or settings differ."""
         return f"{self.variant} †" if self.other_code else self.variant
 
     @property
-    def shown_steps(self) -> str:
+    def formatted_steps(self) -> str:
         """Format the steps of the seeds: `2,400`, or `2,400 / 1,800` if they differ."""
         steps = self.steps if len({*self.steps}) > 1 else self.steps[:1]
         return " / ".join(f"{number:,}" for number in steps)

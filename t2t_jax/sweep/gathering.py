@@ -302,7 +302,7 @@ def rung_table(state: GridState) -> tuple[GridTable | None, set[str]]:
         for name in (name for name, last in stopped.items() if last == step):
             change, figures = compared.get(name), ["diverged", "", ""]
             if change and len(finite[name]) == len(cells[name]):
-                figures = [*change.shown, verdict_on(change)]
+                figures = [*change.formatted, verdict_on(change)]
             differs = describe_difference(grid.variants[grid.base], grid.variants[name])
             rows.append([name, differs, str(len(cells[name])), f"{step:,}", *figures])
     notes = [f"Compared with `{grid.base}` at the same step, and with no row of another length."]

@@ -59,9 +59,7 @@ class Halving:
         try:
             rungs, keep = int(values.get("rungs", 3)), float(values.get("keep", 1 / 3))
         except ValueError as error:
-            raise UserError(
-                f"--halving {text!r} has an invalid number ({error}); {_USAGE}"
-            ) from None
+            raise UserError(f"--halving {text!r} has no valid number ({error}); {_USAGE}") from None
         if not 2 <= rungs <= 100:
             raise UserError(f"--halving {text!r}: rungs={rungs} is not from 2 to 100; {_USAGE}")
         if not 0 < keep < 1:

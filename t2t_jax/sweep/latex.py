@@ -106,17 +106,17 @@ def _effect(change: Change) -> str:
 
 
 _COLUMNS: dict[str, tuple[str, Callable[[VariantRow], str]]] = {
-    "variant": ("variant", lambda row: row.shown),
+    "variant": ("variant", lambda row: row.label),
     "differs_in": ("differs in", lambda row: row.difference),
     "seeds": ("seeds", lambda row: str(row.num_seeds)),
-    "perplexity": ("perplexity", lambda row: row.perplexity.shown[0]),
+    "perplexity": ("perplexity", lambda row: row.perplexity.formatted[0]),
     "perplexity_effect": ("Δ perplexity", lambda row: _effect(row.perplexity)),
-    "perplexity_p": ("p", lambda row: row.perplexity.shown_p),
-    "score": ("{score}", lambda row: row.score.shown[0]),
+    "perplexity_p": ("p", lambda row: row.perplexity.formatted_p),
+    "score": ("{score}", lambda row: row.score.formatted[0]),
     "score_effect": ("Δ {score}", lambda row: _effect(row.score)),
-    "score_p": ("p", lambda row: row.score.shown_p),
+    "score_p": ("p", lambda row: row.score.formatted_p),
     "parameters": ("params (M)", lambda row: f"{row.num_parameters / 1e6:,.2f}"),
-    "steps": ("steps", lambda row: row.shown_steps),
+    "steps": ("steps", lambda row: row.formatted_steps),
 }
 """The header and the cell formatter of each column of `table.tex`."""
 

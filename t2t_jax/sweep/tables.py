@@ -179,9 +179,9 @@ def summary(rows: Sequence[VariantRow], results: Results, width: int) -> Table:
     for row in rows:
         figures = []
         for change in (row.perplexity, row.score):
-            mean, difference = change.shown
+            mean, difference = change.formatted
             figures += [mean, difference.partition(" ± ")[0]]
-        name = in_lines(row.shown, width - WIDTH_OF_FIGURES)
+        name = in_lines(row.label, width - WIDTH_OF_FIGURES)
         table.add_row(name, str(row.num_seeds), *figures, row.verdict)
     return table
 
@@ -190,11 +190,11 @@ def _cells(comparison: Comparison, row: VariantRow) -> list[tuple[str, str]]:
     """Return the column head and the text of each cell of a table row."""
 
     def of_measure(name: str, change: Change) -> list[tuple[str, str]]:
-        mean, difference = change.shown
-        return [(name, mean), ("Δ ± s.e.", difference), ("p", change.shown_p)]
+        mean, difference = change.formatted
+        return [(name, mean), ("Δ ± s.e.", difference), ("p", change.formatted_p)]
 
     score, second, *_ = row.measures
-    cells = [("variant", row.shown), ("differs in", row.difference), ("seeds", str(row.num_seeds))]
+    cells = [("variant", row.label), ("differs in", row.difference), ("seeds", str(row.num_seeds))]
     cells += of_measure("perplexity", row.perplexity) + of_measure(score.name, row.score)
     if row.bits_per_byte:
         cells += of_measure(BITS, row.bits_per_byte)
@@ -202,7 +202,7 @@ def _cells(comparison: Comparison, row: VariantRow) -> list[tuple[str, str]]:
         cells.append((second.name, f"{row.second_score.mean:.2f}"))
     cells += [
         ("parameters", f"{row.num_parameters:,}"),
-        ("steps", row.shown_steps),
+        ("steps", row.formatted_steps),
         ("target tokens/s", f"{row.target_tokens_per_second:,.0f}"),
         ("against the noise", row.verdict),
     ]
@@ -407,7 +407,7 @@ def effect_figure(grid: Grid, rows: Sequence[VariantRow]) -> dict[str, bytes]:
     right.set_xlabel(base.measures.score.name)
     figure.supxlabel(f"difference from {grid.base}", fontsize="medium")
     left.xaxis.set_major_formatter(PercentFormatter(1))
-    left.set_yticks(range(len(compared)), [row.shown for row in compared])
+    left.set_yticks(range(len(compared)), [row.label for row in compared])
     # Leave half a line above the first point and below the last; the first variant is at the top.
     left.set_ylim(max(len(compared), 1) - 0.5, -0.5)
     right.label_outer()

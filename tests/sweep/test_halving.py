@@ -180,7 +180,7 @@ def test_rungs_lie_where_checkpoints_are_due():
         ("rungs=1", "rungs=1 is not from 2 to 100"),
         ("keep=1", "keep=1.0 is not in"),
         ("keep=nan", "keep=nan is not in"),
-        ("rungs=x", "has an invalid number"),
+        ("rungs=x", "has no valid number"),
         ("rung=3", "has 'rung=3'; give"),
         ("rungs=3,rungs=4", "has 'rungs=4'; give"),
         ("asha=no", "has 'asha=no'; give"),
