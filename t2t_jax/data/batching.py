@@ -67,11 +67,11 @@ class Batches:
         self._seed, self._config, self._rows_of = seed, config, rows_of
         self._form = row_form(content, config)
         # Two windows, because prefetching threads work on both sides of a window's end.
-        self._opened = Memo(self._open, 2 * self.parts.window)
+        self._open_part = Memo(self._open, 2 * self.parts.window)
         self._order = Memo(self._make_order, 2 * self.parts.window)
         self._plan = Memo(self._make_plan, 2)
         self._windows = Memo(self._make_windows, 2)
-        self._lock = threading.Lock()  # of the two attributes below
+        self._lock = threading.Lock()  # guards `_last_prefetched` and `_starts`
         self._last_prefetched = 0, 0  # epoch, window
         counts, max_examples = self.parts.row_counts(self._form, self._count_rows)
         self._repeats = self.parts.repeats
@@ -100,10 +100,11 @@ class Batches:
         row_lengths = np.array(self._form.shapes).T[1:]
         content, waste = self.parts.content, {}
         totals = ("source", content.source.total), ("target", content.target.total)
-        for (side, total), lengths, full in zip(totals, array_lengths, row_lengths, strict=True):
+        sides = zip(totals, array_lengths, row_lengths, strict=True)
+        for (side, total), lengths, full_lengths in sides:
             positions = int(counts @ (rows * lengths))
             # Text of one language has no sources, and masked text is predicted only in part.
-            if total and (total <= positions or np.array_equal(lengths, full)):
+            if total and (total <= positions or np.array_equal(lengths, full_lengths)):
                 # The tokens are a mean over epochs. The first epoch may have fewer rows and no
                 # padding, so the waste could be negative.
                 waste[side] = max(0.0, 1 - total / int(computed_rows @ lengths))
@@ -134,7 +135,7 @@ class Batches:
         The result is nearest to the config's values, and at most four times as large.
         """
         rows, source, target = self._form.shapes[-1]
-        unit = self._rows_of(BatchShape(1, source, target))
+        unit = self._rows_of(BatchShape(1, source, target))  # the fewest rows that fill all devices
         counts = range(unit, 4 * max(rows, unit) + 1, unit)
         for count in sorted(counts, key=lambda count: abs(count - rows)):
             bounds = count * (source or target), count * target
@@ -160,12 +161,14 @@ class Batches:
         """
         shape = self.shape(step)
         indices = np.arange(shape.rows) if rows is None else rows
-        parts, begin = [], 0
+        batches, begin = [], 0
         for examples, placement, end in self._placements(step, indices):
             part_rows = StepRows(step, indices[begin:end])
-            parts.append(examples.batch(placement, shape._replace(rows=end - begin), part_rows))
+            batches.append(examples.batch(placement, shape._replace(rows=end - begin), part_rows))
             begin = end
-        return parts[0] if len(parts) == 1 else jax.tree.map(lambda *x: np.concatenate(x), *parts)
+        if len(batches) == 1:
+            return batches[0]
+        return jax.tree.map(lambda *arrays: np.concatenate(arrays), *batches)
 
     def placement(self, step: int) -> Placement:
         """Return the examples in the global batch of a step; the corpus must be one part."""
@@ -178,7 +181,7 @@ class Batches:
         """Select the examples in these rows of a step's global batch, part by part.
 
         Returns:
-          For each part: its examples; the chosen ones, in rows counted from 0; and the end of the
+          For each part: its examples; their placement, with rows counted from 0; and the end of the
           part's rows in `indices`.
         """
         plan, batch = self._find(step)
@@ -202,7 +205,7 @@ class Batches:
         selections = []
         for (start, stop), (begin, end) in zip(pairwise(starts), pairwise(bounds), strict=True):
             part = int(parts[start]) if len(parts) else 0
-            examples, layout = self._opened(int(window.portions.parts[part]))
+            examples, layout = self._open_part(int(window.portions.parts[part]))
             layout_rows = self._layout_rows(window.portions, part, positions[start:stop])
             placement = _members(layout, layout_rows, rows[start:stop] - begin)
             selections.append((examples, placement, end))
@@ -231,7 +234,7 @@ class Batches:
             window = windows[number] if number < len(windows) else self._windows(epoch + 1)[0]
             with suppress(UserError):  # the thread that uses the part raises the error again
                 for part in window.portions.parts[share].tolist():
-                    self._opened(part)
+                    self._open_part(part)
 
         with self._lock:
             is_new = self._last_prefetched < (epoch, number)
@@ -331,7 +334,7 @@ class Batches:
           epoch: the index of the random order, which is the epoch without a mixture.
           copy: the index of the copy, if a mixture reads several copies of the part.
         """
-        _, layout = self._opened(part)
+        _, layout = self._open_part(part)
         classes = np.tile(layout.classes, self._repeats[part])
         order = shuffled_within(classes, _row_stream(self._seed, epoch, part, copy))
         return order % np.int32(len(layout.classes))
@@ -343,7 +346,7 @@ class Batches:
         return examples, self._form.lay_out(examples.source_lengths, examples.target_lengths, rng)
 
     def _count_rows(self, part: int) -> tuple[Int[np.ndarray, " classes"], int]:
-        _, layout = self._opened(part)
+        _, layout = self._open_part(part)
         max_examples = int(np.diff(layout.starts).max())
         return np.bincount(layout.classes, minlength=len(self._form.shapes)), max_examples
 

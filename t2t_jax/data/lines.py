@@ -118,8 +118,8 @@ def blocks_of(file: Lines, path: Path | str, num_lines: int = _BLOCK_LINES) -> I
     for number, line in enumerate(iter(partial(file.readline, LONGEST_LINE + 1), b""), 1):
         if len(line) > LONGEST_LINE:
             raise UserError(
-                f"{path} line {number:,} is longer than {LONGEST_LINE:,} bytes; is it a text with "
-                "a sentence a line?"
+                f"{path} line {number:,} is longer than {LONGEST_LINE:,} bytes; write one "
+                "sentence per line"
             )
         block.append(line)
         size += len(line)
@@ -166,9 +166,7 @@ def check_aligned(source: Path, num_sources: int, target: Path, num_targets: int
 
 def change_error(path: Path) -> UserError:
     """Return the error for a file that changed while it was read."""
-    return UserError(
-        f"{path} has changed while it was read; start again once nothing writes to it any more"
-    )
+    return UserError(f"{path} changed while it was read; start again when no program writes to it")
 
 
 def _check_encoding(path: Path | str, first_block: bytes) -> None:

@@ -153,7 +153,7 @@ class MixedParts:
             ]
             begin, end = (rates * (epoch + share) for share in shares)
             is_read = shares[1] > shares[0]
-            windows.append(Portions(*(x[is_read] for x in (parts, copies, begin, end))))
+            windows.append(Portions(*(array[is_read] for array in (parts, copies, begin, end))))
         return windows
 
     def packing_key(self, seed: int, part: int) -> tuple[int, int]:

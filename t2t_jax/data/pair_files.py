@@ -162,7 +162,7 @@ def fields_of(config: DataConfig, default: tuple[str, ...]) -> tuple[str, ...]:
     fields = config.fields or default
     if len(fields) != len(default):
         raise UserError(
-            f"data.fields={' '.join(fields)} are {len(fields)}, but a line holds "
+            f"data.fields={' '.join(fields)} names {len(fields)}, but a line holds "
             f"{'a source and a target' if len(default) > 1 else 'one text'}; name {len(default)}"
         )
     return fields

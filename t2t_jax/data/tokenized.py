@@ -157,12 +157,7 @@ def tokenize(pairs: Iterable[Chunk], vocabulary: Vocabulary, max_length: int | N
 
 
 def tokenize_text(
-    pairs: Iterable[Chunk],
-    vocabulary: Vocabulary,
-    max_length: int | None,
-    rows: str,
-    *,
-    bos: bool,
+    pairs: Iterable[Chunk], vocabulary: Vocabulary, max_length: int | None, rows: str, *, bos: bool
 ) -> Examples:
     """Tokenize documents, which are the targets of empty sources, and cut them into sequences.
 

@@ -124,7 +124,7 @@ def _outermost_brackets(lines: Iterable[str], path: str | Path) -> Iterator[tupl
                 first_line = number
             depth += (part == "(") - (part == ")")
             if depth < 0 or (depth == 0 and part != ")"):
-                raise UserError(f"{path} line {number}: {part[:40]!r} stands outside every tree")
+                raise UserError(f"{path} line {number}: {part[:40]!r} is outside all trees")
             parts.append(part)
             if depth == 0:
                 yield first_line, "".join(parts)

@@ -149,7 +149,7 @@ class Vocabulary(ABC):
         regular_file.check_regular(file)
         try:
             if file.stat().st_size > _MAX_BYTES:
-                raise ValueError("no vocabulary, but far too large")
+                raise ValueError("too large for a vocabulary")
             return parse_vocabulary(file.read_bytes())
         except UserError as error:
             raise UserError(f"vocabulary {path}: {error}") from error

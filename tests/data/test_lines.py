@@ -80,7 +80,7 @@ def test_a_line_without_an_end_is_refused_by_its_number(tmp_path, monkeypatch, n
     monkeypatch.setattr(lines_module, "LONGEST_LINE", 1000)
     path = _file(tmp_path, b"a\n" + b"b" * 999 + b"\n" + b"c" * 1001, name)
     lines = read_lines(path)
-    with pytest.raises(UserError, match=rf"{name} line 3 is longer than 1,000 bytes; is it a"):
+    with pytest.raises(UserError, match=rf"{name} line 3 is longer than 1,000 bytes; write"):
         list(lines)
 
 

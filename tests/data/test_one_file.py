@@ -115,7 +115,7 @@ NOT_A_CORPUS = {
     "text:notes.txt": ({}, r"notes\.txt is neither a directory nor a \.tsv or \.jsonl file"),
     "text:gone.tsv": ({}, r"corpus file gone\.tsv does not exist"),
     "text:all.tsv": ({"dev_lines": 40}, "leaves nothing to train on: it has 40 distinct pairs"),
-    "text:./all.tsv": ({"fields": ("de",)}, "data.fields=de are 1, but a line holds a source"),
+    "text:./all.tsv": ({"fields": ("de",)}, "data.fields=de names 1, but a line holds a source"),
     "bundled:": ({"dev_lines": 5}, "is not for bundled:, which has a dev split; leave it out"),
     "shards:all.tsv": ({"dev_lines": 5}, "which has shards; leave it out"),
     "text:all.tsv+text:all.tsv": ({"dev_lines": 5}, "is a mixture; give its first corpus a dev"),

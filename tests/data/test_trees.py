@@ -102,8 +102,8 @@ def test_a_file_without_trees_has_none(tmp_path):
     [
         (f"{BARKS_TEXT}\n(TOP (S\n(NN a)\n", r"line 2: the tree that begins here is never closed"),
         (f"{BARKS_TEXT}\n(TOP (S (NN a))\n{BARKS_TEXT}\n", r"line 2: the tree that begins here is"),
-        (f"\n{BARKS_TEXT}\n{BARKS_TEXT})\n", r"line 3: '\)' stands outside every tree"),
-        ("(TOP (UH a))\nword (UH a)", r"line 2: 'word ' stands outside every tree"),
+        (f"\n{BARKS_TEXT}\n{BARKS_TEXT})\n", r"line 3: '\)' is outside all trees"),
+        ("(TOP (UH a))\nword (UH a)", r"line 2: 'word ' is outside all trees"),
         ("(TOP (S (NP)\n(NN a)))", r"line 1: expected \(TAG word\) or \(LABEL.* at '\(NP\) \(NN"),
         ("(TOP (UH a))\n(S\n(DT the dog))", r"tree on line 2: expected .* at '\(DT the dog\)\)'"),
         ("(TOP (S (NN a) b))", r"expected .* at 'b\)\)'"),

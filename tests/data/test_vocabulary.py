@@ -139,7 +139,7 @@ def test_a_vocabulary_knows_its_protected_tokens(protecting, large):
 
 def test_no_token_leaves_the_vocabulary_as_it_was(small):
     assert train_vocabulary([DEV], 300, protected_tokens=()).fingerprint == small.fingerprint
-    with pytest.raises(UserError, match=r"vocab_size=300 cannot hold all characters; at least"):
+    with pytest.raises(UserError, match=r"vocab_size=300 cannot hold all characters; use at least"):
         train_vocabulary([DEV], 300, protected_tokens=[f"<{n}>" for n in range(300)])
 
 
@@ -177,7 +177,7 @@ def test_a_model_with_other_special_ids_is_refused(tmp_path):
 
 def test_a_size_the_corpus_cannot_fill_names_the_largest_that_works():
     chunk = (["low lower lowest"] * 3, ["new newer newest"] * 3)
-    with pytest.raises(UserError, match="vocab_size=500 is more than") as caught:
+    with pytest.raises(UserError, match="vocab_size=500 is too large") as caught:
         train_vocabulary([chunk], 500)
     largest = int(str(caught.value).split()[-1])
     assert len(train_vocabulary([chunk], largest)) == largest
@@ -259,12 +259,12 @@ NO_MODELS = {
 @pytest.mark.parametrize("kind", NO_MODELS)
 def test_what_is_no_model_is_refused_without_reading_it(tmp_path, kind):
     NO_MODELS[kind](tmp_path / "vocabulary.model")
-    message = "is no vocabulary" if kind == "two gigabytes" else "cannot be read"
+    message = "is too large for a vocabulary" if kind == "two gigabytes" else "cannot be read"
     with pytest.raises(UserError, match=rf"vocabulary\.model {message}"):
         Vocabulary.load(tmp_path / "vocabulary.model")
 
 
 def test_a_vocabulary_without_room_for_its_rules_names_the_way_out(monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", "/proc/nowhere")
-    with pytest.raises(UserError, match=r"no temporary file can be written .* or set TMPDIR"):
+    with pytest.raises(UserError, match=r"a temporary file cannot be written .* or set TMPDIR"):
         train_vocabulary([DEV], 300)

@@ -147,7 +147,7 @@ def test_rows_of_a_window_are_mixed_and_windows_are_not():
 def test_a_host_opens_its_share_of_the_parts_and_few_others():
     split = Split([(7, 7)] * 1600, 100, 16)
     batches = Batches(split, make_config(), 0)
-    batches._opened._cache.clear()  # of counting the rows
+    batches._open_part._cache.clear()  # of counting the rows
     half = np.arange(12)
     for step in range(batches.steps_per_epoch):
         batches(step, half)
@@ -158,10 +158,10 @@ def test_a_host_opens_its_share_of_the_parts_and_few_others():
 def test_no_more_parts_are_held_than_those_of_two_windows():
     split = Split(SPREAD * 4, 50, 3)
     batches = Batches(split, make_config(), 0)
-    batches._opened._cache.clear()  # of counting the rows
+    batches._open_part._cache.clear()  # of counting the rows
     for step in range(batches.steps_per_epoch):
         batches(step)
-        assert len(batches._opened) <= 6
+        assert len(batches._open_part) <= 6
     assert set(split.opened) == set(range(len(split)))
 
 
@@ -178,7 +178,7 @@ def test_the_next_window_is_opened_ahead(monkeypatch):
     monkeypatch.setattr(batching.threading, "Thread", Now)
     split = Split([(7, 7)] * 1600, 100, 8)  # two windows of 800 pairs, in batches of 24
     batches = Batches(split, make_config(), 0)
-    batches._opened._cache.clear()  # of counting the rows
+    batches._open_part._cache.clear()  # of counting the rows
     for step in (0, 1, 34, 35):
         batches(step, np.arange(12))
         ahead.append(len(set(split.opened)))

@@ -111,8 +111,8 @@ def _normalization_rules() -> Iterator[str]:
             file.write(rules.encode())
         except OSError as error:
             raise UserError(
-                f"no temporary file can be written ({error.strerror or error}); make room, or set "
-                "TMPDIR to another directory"
+                f"a temporary file cannot be written ({error.strerror or error}); make room, or "
+                "set TMPDIR to another directory"
             ) from error
         yield file.name
 
@@ -150,9 +150,9 @@ def _without_traces(model: bytes) -> bytes:
 def _explain(error: RuntimeError, size: int) -> UserError:
     message = str(error)
     if match := re.search(r"value <= (\d+)", message):
-        return UserError(f"vocab_size={size} is more than this corpus supports; at most {match[1]}")
+        return UserError(f"vocab_size={size} is too large for this corpus; use at most {match[1]}")
     if match := re.search(r"required_chars\. \d+ vs (\d+)", message):
-        return UserError(f"vocab_size={size} cannot hold all characters; at least {match[1]}")
+        return UserError(f"vocab_size={size} cannot hold all characters; use at least {match[1]}")
     if "sentences_.empty()" in message or "all_chars_count" in message:
         return UserError("the corpus has no text to learn a vocabulary from")
     return UserError(f"SentencePiece cannot learn a vocabulary from this corpus: {message}")

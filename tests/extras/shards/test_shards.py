@@ -383,7 +383,7 @@ def test_what_is_no_corpus_of_shards_is_refused(tmp_path, config):
             opened(config.replace(changed))
 
     refused("matches no file; give a path with wildcards", corpus=f"shards:{tmp_path}/none-*.tsv")
-    refused(r"are 1, but a line holds a source and a target; name 2", fields=("text",))
+    refused(r"names 1, but a line holds a source and a target; name 2", fields=("text",))
     of_kind = write_shards(tmp_path / "others", "parquet")
     refused(
         "train-0.parquet has no column 'txt', which data.fields names.*text",
