@@ -21,7 +21,7 @@ _Operands = tuple[Float[Array, "..."], Float[Array, "..."]]
 
 @jax.custom_vjp
 def add_bias(x: BFloat16[Array, "b t d"], bias: BFloat16[Array, " d"]) -> BFloat16[Array, "b t d"]:
-    """Add one bias vector to x at every position, with a fast derivative."""
+    """Add a bias to x at every position, with a fast derivative."""
     return x + bias
 
 

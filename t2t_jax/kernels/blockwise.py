@@ -24,8 +24,8 @@ _BLOCK = 256
 _Vectors: TypeAlias = Float[Array, "n b h block d"]
 _Segments: TypeAlias = Int[Array, "n b block"]
 _Sums: TypeAlias = Float32[Array, "n b h block 1"]
-# The residuals keep the maximum and the sum of each query apart: in float32, a large maximum plus
-# the logarithm of the sum would be rounded to the maximum.
+# The residuals hold the maximum and the sum of each query separately: a large maximum plus the log
+# of the sum would be rounded to the maximum in float32.
 _Residuals: TypeAlias = tuple["_Arrays", _Vectors, _Sums, _Sums]
 
 
@@ -119,14 +119,14 @@ def _weighted_values(options: _Options, arrays: _Arrays) -> tuple[_Vectors, tupl
     def attend(i: Int[Array, ""]) -> tuple[Array, tuple[Array, Array]]:
         def add_keys(j: Int[Array, ""], sums: tuple[Array, ...]) -> tuple[Array, ...]:
             maximum, total, heads = sums
-            scores, visible = _scores(options, arrays, i, j)
+            scores, mask = _scores(options, arrays, i, j)
             new_maximum = jnp.maximum(maximum, scores.max(-1, keepdims=True))
-            weights = jnp.where(visible, jnp.exp(scores - new_maximum), 0)
-            shrink = jnp.exp(maximum - new_maximum)
-            total = total * shrink + weights.sum(-1, keepdims=True)
+            weights = jnp.where(mask, jnp.exp(scores - new_maximum), 0)
+            factor = jnp.exp(maximum - new_maximum)
+            total = total * factor + weights.sum(-1, keepdims=True)
             weights = _dropout_of(options, arrays, i, j)(weights).astype(arrays.value.dtype)
             values = _einsum("bhqk,bhkd->bhqd", weights, arrays.value[j])
-            return new_maximum, total, heads * shrink + values
+            return new_maximum, total, heads * factor + values
 
         shape = arrays.query.shape[1:-1]
         zeros = jnp.zeros((*shape, 1), jnp.float32)
@@ -155,8 +155,8 @@ def _backward(options: _Options, residuals: _Residuals, cotangent: _Vectors) -> 
     def add_block(sums: tuple[Array, ...], i: Int[Array, ""]) -> tuple[PyTree, Array]:
         def add_keys(j: Int[Array, ""], gradients: tuple[Array, ...]) -> tuple[Array, ...]:
             query_bar, key_bar, value_bar = gradients
-            scores, visible = _scores(options, arrays, i, j)
-            weights = jnp.where(visible, jnp.exp(scores - maxima[i]) / totals[i], 0)
+            scores, mask = _scores(options, arrays, i, j)
+            weights = jnp.where(mask, jnp.exp(scores - maxima[i]) / totals[i], 0)
             drop = _dropout_of(options, arrays, i, j)
             weights_bar = drop(_einsum("bhqd,bhkd->bhqk", cotangent[i], arrays.value[j]))
             scores_bar = weights * (weights_bar - means[i][..., None])
@@ -191,13 +191,13 @@ def _scores(
     """Compute the scores of query block i and key block j, and the mask of the allowed pairs."""
     scores = _einsum("bhqd,bhkd->bhqk", arrays.query[i], arrays.key[j])
     key_ids = arrays.key_segments[j][:, None, None, :]
-    visible = (arrays.query_segments[i][:, None, :, None] == key_ids) & (key_ids != 0)
+    mask = (arrays.query_segments[i][:, None, :, None] == key_ids) & (key_ids != 0)
     distances = _positions(i)[:, None] - _positions(j)
     if options.causal:
-        visible &= distances >= 0
+        mask &= distances >= 0
     if options.window is not None:
-        visible &= window_mask(distances, options.window)
-    return jnp.where(visible, scores, _FLOOR), visible
+        mask &= window_mask(distances, options.window)
+    return jnp.where(mask, scores, _FLOOR), mask
 
 
 def _positions(index: Int[Array, ""]) -> Int[Array, " block"]:
@@ -222,5 +222,5 @@ def _dropout_of(
     # Indices of the weights [h, q, k] of a row without padding, as `dropout` counts them.
     indices = (head * options.num_queries + query[:, None]) * options.num_keys + key
     words = mixed(*hashes_at(indices[None], rows, arrays.bits, arrays.first_row))
-    keep = words >= threshold(options.dropout_rate)
-    return lambda weights: jnp.where(keep, weights / (1 - options.dropout_rate), 0)
+    is_kept = words >= threshold(options.dropout_rate)
+    return lambda weights: jnp.where(is_kept, weights / (1 - options.dropout_rate), 0)

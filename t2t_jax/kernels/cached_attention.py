@@ -47,8 +47,8 @@ def cached_attention(
     weights = masked_softmax(jnp.concatenate(scores, -1), jnp.concatenate(masks, -1))
     # Split the weights by part, because joining the values would copy the cache.
     ends = [*accumulate(x.shape[-1] for x in scores)][:-1]
-    split = jnp.split(weights, ends, axis=-1)
-    heads = sum(_weighted_values(x, part.value) for x, part in zip(split, parts, strict=True))
+    chunks = jnp.split(weights, ends, axis=-1)
+    heads = sum(_weighted_values(x, part.value) for x, part in zip(chunks, parts, strict=True))
     return jnp.asarray(heads).astype(query.dtype)
 
 

@@ -32,8 +32,7 @@ def cross_entropy(
       targets: ids of the correct tokens.
       epsilon: eps_ls.
       normalizer: computes the log of the sum of exponentials, and the mean, of the logits.
-      guess: estimate of the maximum logit, for a normalizer that uses one; it does not change
-        the loss.
+      guess: estimate of the maximum logit, for a normalizer that uses one.
     """
     return _losses(logits, targets, epsilon, normalizer, guess)[0]
 

@@ -43,28 +43,28 @@ def _forward(
 ) -> tuple[Float[Array, "*t d"], _Residuals]:
     mean, variance = (_moments_by_sums if plain_sums else _mean_and_variance)(x)
     inverse = jax.lax.rsqrt(variance + epsilon)
-    normal = (x.astype(jnp.float32) - mean) * inverse
-    return (normal * scale + bias).astype(x.dtype), (x, mean, inverse, scale)
+    normalized = (x.astype(jnp.float32) - mean) * inverse
+    return (normalized * scale + bias).astype(x.dtype), (x, mean, inverse, scale)
 
 
 def _gradient(
     epsilon: float, plain_sums: bool, residuals: _Residuals, cotangent: Float[Array, "*t d"]
 ) -> tuple[Float[Array, "*t d"], Float32[Array, " d"], Float32[Array, " d"]]:
     x, mean, inverse, scale = residuals
-    # The barrier prevents XLA from computing both again from x.
+    # The barrier prevents XLA from computing the mean and the inverse again from x.
     mean, inverse = jax.lax.optimization_barrier((mean, inverse))
-    normal = (x.astype(jnp.float32) - mean) * inverse
+    normalized = (x.astype(jnp.float32) - mean) * inverse
     result_bar = cotangent.astype(jnp.float32)
     scaled = result_bar * scale
-    projection = normal * (scaled * normal).mean(-1, keepdims=True)
+    projection = normalized * (scaled * normalized).mean(-1, keepdims=True)
     x_bar = inverse * (scaled - scaled.mean(-1, keepdims=True) - projection)
     if plain_sums:
-        scale_bar, bias_bar = _sum_of_vectors(result_bar * normal), _sum_of_vectors(cotangent)
+        scale_bar, bias_bar = _sum_of_vectors(result_bar * normalized), _sum_of_vectors(cotangent)
         return x_bar.astype(x.dtype), scale_bar, bias_bar
     # One reduction computes the gradients of scale and bias, and reads the cotangent once.
     zero, axes = jnp.zeros((), jnp.float32), tuple(range(x.ndim - 1))
     scale_bar, bias_bar = jax.lax.reduce(
-        (result_bar * normal, result_bar), (zero, zero), partial(jax.tree.map, jnp.add), axes
+        (result_bar * normalized, result_bar), (zero, zero), partial(jax.tree.map, jnp.add), axes
     )
     return x_bar.astype(x.dtype), scale_bar, bias_bar
 
@@ -89,8 +89,8 @@ def _mean_and_variance(x: Float[Array, "*t d"]) -> tuple[_PerVector, _PerVector]
         squares = first[2] + second[2] + difference * (difference * first[0] * share)
         return count, first[1] + difference * share, squares
 
-    wide = x.astype(jnp.float32)
-    operands = jnp.ones_like(wide), wide, jnp.zeros_like(wide)
+    x32 = x.astype(jnp.float32)
+    operands = jnp.ones_like(x32), x32, jnp.zeros_like(x32)
     zeros = (jnp.zeros((), jnp.float32),) * 3
     _, mean, squares = jax.lax.reduce(operands, zeros, combine, (x.ndim - 1,))
     return mean[..., None], squares[..., None] / x.shape[-1]
@@ -100,6 +100,6 @@ def _moments_by_sums(x: Float[Array, "*t d"]) -> tuple[_PerVector, _PerVector]:
     """Compute the mean and variance of every vector from the means of x and x squared."""
     # If the mean is large, the difference of the means cancels. For bfloat16 inputs, whose squares
     # are exact in float32, this error is smaller than the rounding error of the input.
-    wide = x.astype(jnp.float32)
-    mean, mean_square = (y.mean(-1, keepdims=True) for y in (wide, wide * wide))
+    x32 = x.astype(jnp.float32)
+    mean, mean_square = (y.mean(-1, keepdims=True) for y in (x32, x32 * x32))
     return mean, jnp.maximum(mean_square - mean * mean, 0)

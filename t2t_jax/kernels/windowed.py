@@ -35,7 +35,7 @@ def windowed_attention(
       attend: attention of rows, `attend(query, key, value, mask, bias, dropout_key=)`.
       mask: a mask with a window.
       bias: maps distances to a bias of the scores; None means no bias.
-      dropout_key: random key of dropout, which drops other weights than with a dense mask.
+      dropout_key: random key; dropout drops other weights than with a dense mask.
     """
     window = mask.window
     assert window is not None
@@ -45,8 +45,8 @@ def windowed_attention(
     window_mask = masks.window_mask(distances, window)
     if mask.causal:
         window_mask &= distances >= 0
-    queries = _blocks(mask.query_segments, window)
-    segment_mask = masks.segment_mask(queries, _key_blocks(mask.key_segments, window, num_keys))
+    query_ids = _blocks(mask.query_segments, window)
+    segment_mask = masks.segment_mask(query_ids, _key_blocks(mask.key_segments, window, num_keys))
     num_blocks = -(-length // window)
     if dropout_key is not None:
         dropout_key = dropout_key._replace(first_row=dropout_key.first_row * num_blocks)

@@ -54,12 +54,12 @@ class Collective:
 
     def mesh_axes(self, mesh_shape: Mapping[str, int]) -> tuple[str, ...]:
         """Return the axes of a mesh of this shape along which the devices exchange data."""
-        crossed = np.zeros(len(mesh_shape), bool)
+        is_crossed = np.zeros(len(mesh_shape), bool)
         for group in self.groups:
             # [axes, devices of the group]
             coordinates = np.stack(np.unravel_index(group, tuple(mesh_shape.values())))
-            crossed |= (coordinates != coordinates[:, :1]).any(axis=1)
-        return tuple(compress(mesh_shape, crossed))
+            is_crossed |= (coordinates != coordinates[:, :1]).any(axis=1)
+        return tuple(compress(mesh_shape, is_crossed))
 
 
 def collectives(program: Program) -> list[Collective]:

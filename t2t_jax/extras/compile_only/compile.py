@@ -71,10 +71,8 @@ def compile_ahead(
     with use_abstract_mesh(mesh.abstract_mesh):  # kernels read the kind of device from it
         lowered = step.lower(state, batch)
     arguments = state.params, (state.optimizer, state.ema), batch
-    memory, available = (
-        report.StepMemory(*map(bytes_of_a_device, arguments)),
-        usable_memory(devices),
-    )
+    memory = report.StepMemory(*map(bytes_of_a_device, arguments))
+    available = usable_memory(devices)
     program, text = None, ""
     try:
         program = lowered.compile()

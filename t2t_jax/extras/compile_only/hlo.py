@@ -155,9 +155,9 @@ def parse_program(text: str) -> Program:
             parts = _COMMENT.sub("", operands).split(",")
             names = tuple(part.rpartition(" ")[2].strip("% ") for part in parts if part)
             instructions.append(Instruction(name, shape, opcode, names, line, root is not None))
-    head = text.partition("\n")[0]
-    sizes = map(int, _DEVICES.findall(head))
-    module = _MODULE.match(head)
+    header = text.partition("\n")[0]
+    sizes = map(int, _DEVICES.findall(header))
+    module = _MODULE.match(header)
     return Program(computations, entry, math.prod(sizes), module[1] if module else "")
 
 
