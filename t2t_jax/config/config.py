@@ -256,9 +256,9 @@ def check_recipe(text: str) -> None:
     _read_fields(json.loads(text), trains_on=True)
 
 
-def unknown_field(path: str, known: Iterable[str]) -> UserError:
+def unknown_field(path: str, names: Iterable[str]) -> UserError:
     """Return the error for an unknown field, with the most similar field."""
     if path in REMOVED:
         return removed_feature(path, REMOVED[path].feature)
-    hint = did_you_mean(path, known, "see --help for all fields")
+    hint = did_you_mean(path, names, "see --help for all fields")
     return UserError(f"unknown config field {quote(path)}; {hint}")

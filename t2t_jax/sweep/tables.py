@@ -397,21 +397,22 @@ def effect_figure(grid: Grid, rows: Sequence[VariantRow]) -> dict[str, bytes]:
 
     base = next((row for row in rows if row.variant == grid.base), rows[0])
     compared = [row for row in rows if row.variant != grid.base]
-    figure, (left, right) = canvas(9, max(2.4, 1.5 + 0.3 * len(compared)), 2)
-    right.sharey(left)
+    figure, panels = canvas(9, max(2.4, 1.5 + 0.3 * len(compared)), 2)
+    ppl_axes, score_axes = panels
+    score_axes.sharey(ppl_axes)
     marks = [paper_differences(grid, row.variant) for row in compared]
     scale = 1 / base.perplexity.mean
-    _draw(left, [row.perplexity for row in compared], [mark for mark, _ in marks], scale)
-    _draw(right, [row.score for row in compared], [mark for _, mark in marks], 1)
-    left.set_xlabel("perplexity, relative")
-    right.set_xlabel(base.measures.score.name)
+    _draw(ppl_axes, [row.perplexity for row in compared], [mark for mark, _ in marks], scale)
+    _draw(score_axes, [row.score for row in compared], [mark for _, mark in marks], 1)
+    ppl_axes.set_xlabel("perplexity, relative")
+    score_axes.set_xlabel(base.measures.score.name)
     figure.supxlabel(f"difference from {grid.base}", fontsize="medium")
-    left.xaxis.set_major_formatter(PercentFormatter(1))
-    left.set_yticks(range(len(compared)), [row.label for row in compared])
+    ppl_axes.xaxis.set_major_formatter(PercentFormatter(1))
+    ppl_axes.set_yticks(range(len(compared)), [row.label for row in compared])
     # Leave half a line above the first point and below the last; the first variant is at the top.
-    left.set_ylim(max(len(compared), 1) - 0.5, -0.5)
-    right.label_outer()
-    lines = [line for axes in (left, right) for line in axes.get_legend_handles_labels()[0]]
+    ppl_axes.set_ylim(max(len(compared), 1) - 0.5, -0.5)
+    score_axes.label_outer()
+    lines = [line for axes in panels for line in axes.get_legend_handles_labels()[0]]
     handles = {str(line.get_label()): line for line in lines}
     figure.legend(handles.values(), handles.keys(), loc="outside upper right", ncols=3)
     return {name: encoded(figure, name[-3:]) for name in FIGURES}

@@ -90,8 +90,7 @@ def check_whole(there: BucketPath) -> None:
     names = sorted(str(path).removeprefix(f"{there}/") for path in there.objects())
     steps = [STEPS - 1, STEPS]
     expected = [f"checkpoints/{step}/{name}" for step in steps for name in contents(step)]
-    small = ["config.json", "log.jsonl", "checkpoints/.directory"]
-    assert names == sorted(expected + small)
+    assert names == sorted([*expected, "config.json", "log.jsonl", "checkpoints/.directory"])
     check_consistent(there)
     lines = (there / "log.jsonl").read_text().splitlines()
     wanted = [(n, of) for n in range(1, STEPS + 1) for of in ("train", "checkpoint")]
