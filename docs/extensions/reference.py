@@ -17,7 +17,7 @@ from t2t_jax import paper
 from t2t_jax.commands.entry import all_commands, command_class
 from t2t_jax.commands.flag_table import flags_of
 from t2t_jax.commands.foreign_flags import ALIASES
-from t2t_jax.commands.help import documented, meaning, usage
+from t2t_jax.commands.help import field_docstrings, help_text, usage
 from t2t_jax.config import Config
 from t2t_jax.config.config import known_fields
 from t2t_jax.config.families import FAMILIES, fields_of
@@ -87,7 +87,7 @@ def _meanings(classes: Sequence[type]) -> dict[str, list[str]]:
     """The documentation of the fields of some classes, by the name of the field."""
     found: dict[str, list[str]] = {}
     for kind in (base for one in classes for base in reversed(one.__mro__[:-1])):
-        texts = documented(kind)
+        texts = field_docstrings(kind)
         found |= {name: [*inspect.cleandoc(text).split("\n"), ""] for name, text in texts.items()}
     return found
 
@@ -147,7 +147,7 @@ def command_reference() -> str:
             for flag in flags:
                 default = "required" if flag.is_required else f"default: {flag.default_text}"
                 also = f"Also {', '.join(flag.aliases)}." if flag.aliases else ""
-                text = _with_flags(f"{meaning(flag)} {also}".rstrip())
+                text = _with_flags(f"{help_text(flag)} {also}".rstrip())
                 lines += [f"```{{option}} {flag.label}", text, f"({default})"]
                 lines += ["```", ""]
     return "\n".join(lines)

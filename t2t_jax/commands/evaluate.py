@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, ClassVar
 
 from t2t_jax.commands.model_flags import DecodingFlags, LanguageFlags
-from t2t_jax.commands.streams import check_stdout_open, writing
+from t2t_jax.commands.streams import check_stdout_open, open_output
 from t2t_jax.commands.tables import print_result
 from t2t_jax.config import DataConfig, DecodingConfig
 from t2t_jax.data.corpus import Corpus, open_corpus
@@ -85,7 +85,7 @@ class EvaluateCommand(LanguageFlags, DecodingFlags):
     def _output(self) -> contextlib.AbstractContextManager[BinaryIO | None]:
         """Open the output file before the evaluation, to report a bad path early."""
         if self.output is not None:
-            return writing(self.output)
+            return open_output(self.output)
         check_stdout_open("name an output file with --output")
         return contextlib.nullcontext()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from t2t_jax.commands.model_flags import RunFlags, load_for
-from t2t_jax.commands.streams import reading, writing
+from t2t_jax.commands.streams import open_input, open_output
 from t2t_jax.errors import UserError
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class GenerateCommand(RunFlags):
         """Write a line for each prompt, and return the exit code."""
         if self.prompt and self.input is not None:
             raise UserError("give prompts with --prompt or in the file of --input, not with both")
-        with writing(self.output) as file:
+        with open_output(self.output) as file:
             translator = load_for("generate", [self.workdir], self)
             if (
                 len(self.prompt) == 1
@@ -63,7 +63,7 @@ class GenerateCommand(RunFlags):
             ):
                 return self._stream(translator, self.prompt[0])
             count = 0
-            with nullcontext([[*self.prompt]]) if self.prompt else reading(self.input) as chunks:
+            with nullcontext([[*self.prompt]]) if self.prompt else open_input(self.input) as chunks:
                 for prompts in chunks:
                     file.writelines(self._lines(translator, prompts, count + 1))
                     file.flush()

@@ -57,7 +57,7 @@ def print_help(
     head = [usage(flags, program), "", *_paragraphs(command.__doc__ or "", width)]
     full = [line for section in _sections(flags) for line in _full(flags, section, width)]
     calls = (f"{program} {example}" for example in getattr(command, "examples", ()))
-    examples = [" \\\n".join(wrapped(call, width - 2, "  ", " " * 6)) for call in calls]
+    examples = [" \\\n".join(wrap(call, width - 2, "  ", " " * 6)) for call in calls]
     tail = ["", "examples:", *examples] if examples else []
     if "--help-all" in requests or len(head) + len(full) + len(tail) <= _SCREEN:
         print(*head, *full, *tail, sep="\n")
@@ -68,7 +68,7 @@ def print_help(
     brief = [row for section in _sections(subset) for row in _brief(subset, section, common, width)]
     sections = ", ".join(_sections(flags)[1:])
     topics = f"a flag, or a section: {sections}" if sections else "a flag"
-    hint = wrapped(f"More: --help-all has every flag; --help NAME has {topics}.", width)
+    hint = wrap(f"More: --help-all has every flag; --help NAME has {topics}.", width)
     print(*head, *brief, *tail, "", *hint, sep="\n")
 
 
@@ -107,7 +107,7 @@ def usage(flags: Iterable[Flag], program: str) -> str:
     return " ".join(["usage:", program, *words, "[--flag value ...]"])
 
 
-def wrapped(text: str, width: int | None = None, first: str = "", later: str = "") -> list[str]:
+def wrap(text: str, width: int | None = None, first: str = "", later: str = "") -> list[str]:
     """Wrap a text into lines; `first` and `later` are indents, and None is the terminal width."""
     return textwrap.wrap(
         text,
@@ -124,7 +124,7 @@ def _columns() -> int:
 
 def _paragraphs(text: str, width: int) -> list[str]:
     paragraphs = inspect.cleandoc(text).split("\n\n")
-    return "\n\n".join("\n".join(wrapped(text, width)) for text in paragraphs).split("\n")
+    return "\n\n".join("\n".join(wrap(text, width)) for text in paragraphs).split("\n")
 
 
 def _brief(flags: Sequence[Flag], section: str, common: Sequence[str], width: int) -> Iterator[str]:
@@ -140,7 +140,7 @@ def _brief(flags: Sequence[Flag], section: str, common: Sequence[str], width: in
     labels = [f"  {_short_label(flag)}" for flag in subset]
     column = max(map(len, labels), default=0) + 2
     for label, flag in zip(labels, subset, strict=True):
-        gist = wrapped(_gist(meaning(flag), width - column), width - column) or [""]
+        gist = wrap(_gist(help_text(flag), width - column), width - column) or [""]
         yield f"{label:<{column}}{gist[0]}"
         yield from (" " * column + line for line in gist[1:])
 
@@ -183,7 +183,7 @@ def _title(section: str, remark: str) -> list[str]:
 
 
 def _entry(flag: Flag, width: int) -> Iterator[str]:
-    text, label = meaning(flag), flag.label
+    text, label = help_text(flag), flag.label
     if len(flag.values) > width // 2:  # too long for the line of the flag
         text, label = f"{text} It is one of {flag.values.replace('|', ', ')}.", f"{flag.flag} NAME"
     if flag.aliases:
@@ -193,18 +193,18 @@ def _entry(flag: Flag, width: int) -> Iterator[str]:
     elif not (flag.is_switch or flag.is_positional):
         text = f"{text} (default: {flag.default_text})"
     yield f"  {label}"
-    yield from wrapped(text, width, " " * 6, " " * 6)
+    yield from wrap(text, width, " " * 6, " " * 6)
 
 
-def meaning(flag: Flag) -> str:
+def help_text(flag: Flag) -> str:
     """Return the help text of a flag: from its annotation, or else the docstring of its field."""
     text = flag.setting("help")
-    bases = (documented(base).get(flag.field.name) for base in flag.owner.__mro__)
+    bases = (field_docstrings(base).get(flag.field.name) for base in flag.owner.__mro__)
     return " ".join((text or next(filter(None, bases), "")).split())
 
 
 @cache
-def documented(kind: type) -> dict[str, str]:
+def field_docstrings(kind: type) -> dict[str, str]:
     """Parse the docstrings below the fields of a dataclass, by field name."""
     if not dataclasses.is_dataclass(kind):
         return {}

@@ -7,7 +7,7 @@ from typing import ClassVar
 import tyro
 
 from t2t_jax.commands.model_flags import LanguageFlags
-from t2t_jax.commands.streams import writing
+from t2t_jax.commands.streams import open_output
 from t2t_jax.data.lines import check_aligned, read_lines
 
 
@@ -36,7 +36,7 @@ class ScoreCommand(LanguageFlags):
 
         sources, targets = list(read_lines(self.source)), list(read_lines(self.target))
         check_aligned(self.source, len(sources), self.target, len(targets))
-        with writing(self.output) as file:
+        with open_output(self.output) as file:
             translator = self.load()
             scores = score(translator, sources, targets)
             pieces = translator.vocabulary.target_pieces([pair.tokens for pair in scores])

@@ -18,7 +18,7 @@ _LINES_AT_ONCE = 10_000
 
 
 @contextlib.contextmanager
-def reading(path: Path | None) -> Iterator[Iterator[list[str]]]:
+def open_input(path: Path | None) -> Iterator[Iterator[list[str]]]:
     """Open a file (plain or `.gz`) or the standard input, and yield lists of decoded lines.
 
     A list has thousands of lines, or one line of a terminal.
@@ -46,7 +46,7 @@ def _blocks(stream: Lines, at_once: int, display_name: Path | str) -> Iterator[b
 
 
 @contextlib.contextmanager
-def writing(path: Path | None) -> Iterator[BinaryIO]:
+def open_output(path: Path | None) -> Iterator[BinaryIO]:
     """Open the standard output, or a file that is written atomically.
 
     An output that is not writable raises a `UserError` at once, before any computation.

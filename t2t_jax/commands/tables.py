@@ -45,7 +45,7 @@ def progress(*columns: "str | ProgressColumn") -> "Progress":
     return Progress(*columns, console=ProgressConsole(stderr=True))
 
 
-def counted(items: Iterable[_T], unit: str, total: int) -> Iterator[_T]:
+def show_progress(items: Iterable[_T], unit: str, total: int) -> Iterator[_T]:
     """Yield items and show a progress bar.
 
     Args:
@@ -84,6 +84,6 @@ def check_picture(flag: str, file: Path | None) -> None:
 
 def write_picture(file: Path, figure: "Figure") -> None:
     """Write a plot to a file, in the format of the file name suffix."""
-    from t2t_jax.system.drawing import encoded
+    from t2t_jax.system.drawing import encode_figure
 
-    write_whole(file, encoded(figure, file.suffix[1:]))
+    write_whole(file, encode_figure(figure, file.suffix[1:]))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from t2t_jax.commands.model_flags import DecodingFlags, LanguageFlags
-from t2t_jax.commands.streams import reading, writing
+from t2t_jax.commands.streams import open_input, open_output
 from t2t_jax.data.lines import read_lines
 from t2t_jax.errors import UserError
 
@@ -55,7 +55,7 @@ class TranslateCommand(LanguageFlags, DecodingFlags):
         from t2t_jax.tasks import task_of
         from t2t_jax.tasks.text_to_text import TextToText
 
-        with reading(self.input) as lines, writing(self.output) as file:
+        with open_input(self.input) as lines, open_output(self.output) as file:
             chunks = self._prefixed(lines)
             translator = self.load()
             data = translator.config.data
@@ -87,7 +87,7 @@ class TranslateCommand(LanguageFlags, DecodingFlags):
         if self.decoding.long_lines == "split" or path is None or not path.is_file():
             return
         count = 0
-        with reading(path) as chunks:
+        with open_input(path) as chunks:
             for texts in chunks:
                 translator.check_lines(texts, first_line=count + 1, decoding=self.decoding)
                 count += len(texts)

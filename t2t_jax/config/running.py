@@ -53,7 +53,7 @@ def guarded(path: str, work: Callable[[], _T]) -> _T:
         raise _mistake(path, error) from error
     finally:
         sys.setrecursionlimit(limit)
-        state.put_back()
+        state.restore()
 
 
 def _mistake(path: str, error: BaseException) -> UserError:

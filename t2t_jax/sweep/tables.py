@@ -393,7 +393,7 @@ def effect_figure(grid: Grid, rows: Sequence[VariantRow]) -> dict[str, bytes]:
     """
     with needs_extra("plots", FIGURES[0]):
         from matplotlib.ticker import PercentFormatter
-    from t2t_jax.system.drawing import canvas, encoded
+    from t2t_jax.system.drawing import canvas, encode_figure
 
     base = next((row for row in rows if row.variant == grid.base), rows[0])
     compared = [row for row in rows if row.variant != grid.base]
@@ -415,7 +415,7 @@ def effect_figure(grid: Grid, rows: Sequence[VariantRow]) -> dict[str, bytes]:
     lines = [line for axes in panels for line in axes.get_legend_handles_labels()[0]]
     handles = {str(line.get_label()): line for line in lines}
     figure.legend(handles.values(), handles.keys(), loc="outside upper right", ncols=3)
-    return {name: encoded(figure, name[-3:]) for name in FIGURES}
+    return {name: encode_figure(figure, name[-3:]) for name in FIGURES}
 
 
 def _draw(axes: Any, changes: list[Change], marks: Sequence[float | None], scale: float) -> None:

@@ -21,7 +21,7 @@ class Picture(Figure):
     """A figure that notebooks display as the value of a cell."""
 
     def _repr_png_(self) -> bytes:
-        return encoded(self, "png")
+        return encode_figure(self, "png")
 
 
 def canvas(width: float, height: float, columns: int = 1) -> tuple[Figure, list[Axes]]:
@@ -30,7 +30,7 @@ def canvas(width: float, height: float, columns: int = 1) -> tuple[Figure, list[
     return figure, list(figure.subplots(1, columns, squeeze=False)[0])
 
 
-def encoded(figure: Figure, kind: str) -> bytes:
+def encode_figure(figure: Figure, kind: str) -> bytes:
     """Encode a figure as svg, png or pdf."""
     content = io.BytesIO()
     # Keep text as text. Publishers ask for fonts of type 42 (TrueType); the default is type 3.

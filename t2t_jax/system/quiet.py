@@ -64,7 +64,7 @@ def _is_not_about_orbax(record: LogRecord) -> bool:
 
 
 def _without_orbax(previous_hook: _Hook) -> _Hook:
-    """Return a hook that drops errors of unfinished Orbax work, and passes others to `before`.
+    """Make a hook that drops errors of unfinished Orbax work; the previous hook gets other errors.
 
     Another library may wrap our earlier hook. Each call returns a new hook, to avoid a cycle.
     """

@@ -259,7 +259,7 @@ class ProcessState:
             self._directory = os.getcwd()
         self._handlers = {number: signal.getsignal(number) for number in ENDING}
 
-    def put_back(self) -> None:
+    def restore(self) -> None:
         """Restore the saved state, and wait until pending signals take effect."""
         # Remove new filters that turn warnings into errors; keep other new filters.
         filters = warnings.filters

@@ -82,7 +82,7 @@ def test_each_task_says_which_commands_its_models_have(family, runs):
 @pytest.mark.thorough
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_pictures_of_every_family_are_drawn(family, corpora, runs, monkeypatch, capsys):
-    monkeypatch.setattr("t2t_jax.extras.inspect.figures.write.encoded", lambda *_: b"")
+    monkeypatch.setattr("t2t_jax.extras.inspect.figures.write.encode_figure", lambda *_: b"")
     short = partial(long_context, lengths=(8, 16))
     monkeypatch.setattr("t2t_jax.extras.inspect.figures.write.long_context", short)
     place = corpora / f"figures_{runs[family].name}"

@@ -96,7 +96,7 @@ def test_what_cannot_be_read_as_text_is_refused(here, name, content, message):
 
 def test_each_line_that_is_typed_comes_at_once():
     keyboard, terminal = os.openpty()
-    with streams.reading(Path(os.ttyname(terminal))) as chunks:
+    with streams.open_input(Path(os.ttyname(terminal))) as chunks:
         for line in ("one", "two"):
             os.write(keyboard, f"{line}\n".encode())
             assert next(chunks) == [line]

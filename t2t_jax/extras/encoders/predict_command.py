@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from t2t_jax.commands.model_flags import RunFlags, load_for
-from t2t_jax.commands.streams import reading, writing
+from t2t_jax.commands.streams import open_input, open_output
 from t2t_jax.config import ImageEncoderConfig
 from t2t_jax.errors import UserError
 
@@ -35,11 +35,11 @@ class PredictCommand(RunFlags):
         from t2t_jax.extras.encoders.images import images_in
         from t2t_jax.tasks import task_of
 
-        with writing(self.output) as file:
+        with open_output(self.output) as file:
             translator = load_for("predict", [self.workdir], self)
             config, first = translator.config, 1
             task: Any = task_of(config.data.corpus, config.data.task)
-            stream: AbstractContextManager[Iterable[Sequence[object]]] = reading(self.input)
+            stream: AbstractContextManager[Iterable[Sequence[object]]] = open_input(self.input)
             if isinstance(config.model, ImageEncoderConfig):
                 if self.input is None:
                     raise UserError("the model reads images; give a file with --input FILE.npz")

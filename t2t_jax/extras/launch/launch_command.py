@@ -9,7 +9,7 @@ from pathlib import Path
 
 from t2t_jax.commands.flag_table import changed_flags, flags_of_plugins
 from t2t_jax.commands.flags import parse_flags
-from t2t_jax.commands.help import wrapped
+from t2t_jax.commands.help import wrap
 from t2t_jax.commands.train import train_command
 from t2t_jax.errors import UserError, did_you_mean, quote, warn
 from t2t_jax.extras.launch.job import LaunchedTraining, TrainJob
@@ -105,7 +105,7 @@ def launch_command(arguments: Sequence[str], program: str = "t2t-jax launch") ->
     names, usage = ", ".join(SCHEDULERS), usage_of_launch(program)
     scheduler, *flags = arguments or [""]
     if scheduler in ("-h", "--help", "--help-all"):
-        print(f"usage: {usage}", "", *wrapped(LaunchCommand.__doc__ or ""), "", sep="\n")
+        print(f"usage: {usage}", "", *wrap(LaunchCommand.__doc__ or ""), "", sep="\n")
         print(f"The schedulers: {names}.\nThe flags of each: {program} slurm --help")
         raise SystemExit(0)
     if scheduler not in SCHEDULERS:

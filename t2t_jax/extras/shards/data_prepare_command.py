@@ -10,7 +10,7 @@ import tyro
 
 from t2t_jax.commands.config import command_of_config
 from t2t_jax.commands.flag_table import MAY_STAND_ALONE, ConfigFields
-from t2t_jax.commands.tables import counted, grid, print_result
+from t2t_jax.commands.tables import grid, print_result, show_progress
 from t2t_jax.config import Config
 from t2t_jax.errors import UserError
 
@@ -59,7 +59,7 @@ class DataPrepareCommand:
 
         def with_progress(make: Callable[..., object], jobs: Iterable[object]) -> Iterator[object]:
             pending = [*jobs]
-            return counted(engine(make, pending), "shards", len(pending))
+            return show_progress(engine(make, pending), "shards", len(pending))
 
         pieces = training_parts(task, config, corpus, vocabulary, with_progress)
         assert isinstance(pieces, Parts)  # because the corpus has shards

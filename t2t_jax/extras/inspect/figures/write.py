@@ -18,7 +18,7 @@ from t2t_jax.extras.inspect.figures.long_context import long_context
 from t2t_jax.modules.models import start_id
 from t2t_jax.run.loading import load
 from t2t_jax.system.atomic_file import check_writable, write_whole
-from t2t_jax.system.drawing import encoded
+from t2t_jax.system.drawing import encode_figure
 
 SENTENCE = "No devices were found."
 """The default sentence to draw attention for."""
@@ -42,7 +42,7 @@ def write_figures(
     for name, figure in figures(translator, sentence):
         for kind in ("svg", "png"):
             path = directory / f"{name}.{kind}"
-            write_whole(path, encoded(figure, kind))
+            write_whole(path, encode_figure(figure, kind))
             paths.append(path)
     return paths
 

@@ -24,7 +24,7 @@ from t2t_jax.extras.inspect.figures.architecture import architecture
 from t2t_jax.extras.inspect.figures.long_context import long_context, operations
 from t2t_jax.modules.models import make_model
 from t2t_jax.modules.network import init_parameters
-from t2t_jax.system.drawing import encoded
+from t2t_jax.system.drawing import encode_figure
 from tests.extras.interchange.models import OPTIONS, portable, translator_of
 
 SMALL = Config(
@@ -162,9 +162,9 @@ def test_lines_join_the_words_that_heads_look_at(translator):
     figure = attention.lines_between_words(maps.source, maps.encoder[0], "title")
     assert len(figure.axes[0].lines) == (maps.encoder[0] > 0.05).sum()
     assert texts(figure) == 2 * maps.source
-    content = encoded(figure, "svg")
+    content = encode_figure(figure, "svg")
     again = attention.lines_between_words(maps.source, maps.encoder[0], "title")
-    assert content == encoded(again, "svg")  # the same picture is the same file
+    assert content == encode_figure(again, "svg")  # the same picture is the same file
     assert b"<b>" not in content
 
 
