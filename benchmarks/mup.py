@@ -82,7 +82,7 @@ def drawn(curves: Curves) -> bytes:
       UserError: matplotlib is not installed.
     """
     with needs_extra("plots", "mup_small.png"):
-        from t2t_jax.system.drawing import COLORS, canvas, encoded
+        from t2t_jax.system.drawing import COLORS, canvas, encode_figure
 
     figure, axes = canvas(9, 3.8, 2)
     axes[1].sharey(axes[0])
@@ -98,7 +98,7 @@ def drawn(curves: Curves) -> bytes:
         place.set(xscale="log", yscale="log", xlabel="peak learning rate", title=kind)
         place.legend(title="d_model")
     axes[0].set_ylabel("perplexity on dev")
-    return encoded(figure, "png")
+    return encode_figure(figure, "png")
 
 
 def page(curves: Curves, note: str) -> str:
