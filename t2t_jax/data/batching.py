@@ -126,8 +126,8 @@ class Batches:
         form = row_form(self.parts.content, config) if config else self._form
         rows, *lengths = np.array(self._form.shapes).T
         positions = self._batch_counts * rows * np.max(lengths, axis=0)  # [classes]
-        computed = positions @ [self._rows_of(shape) / shape.rows for shape in form.shapes]
-        return float(1 - positions.sum() / computed)
+        ratios = [self._rows_of(shape) / shape.rows for shape in form.shapes]
+        return float(1 - positions.sum() / (positions @ ratios))
 
     def bounds_with_few_empty_rows(self, max_share: float) -> tuple[int, int] | None:
         """Find source and target tokens per step with at most a share of empty rows, or None.

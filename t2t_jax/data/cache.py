@@ -55,7 +55,7 @@ def entry(config: DataConfig, name: str, make: Callable[[], Contents]) -> Path:
     try:
         _replace(folder, contents)
     except OSError as error:
-        raise _cannot_write(folder.parent, contents, error) from error
+        raise _write_error(folder.parent, contents, error) from error
     if fault := _fault(folder):
         raise UserError(f"{folder} was written, but is damaged ({fault}); remove it, or {_ADVICE}")
     return folder
@@ -120,8 +120,8 @@ def _fault(folder: Path) -> str | None:
         return error.strerror or str(error)
     except ValueError as error:
         return f"{_DIGESTS}: {error}"
-    changed = [name for name, hash_ in zip(digests, actual, strict=True) if hash_ != digests[name]]
-    return f"{changed[0]} is not what was written" if changed else None
+    changed_names = [n for n, hash_ in zip(digests, actual, strict=True) if hash_ != digests[n]]
+    return f"{changed_names[0]} is not what was written" if changed_names else None
 
 
 def _replace(folder: Path, contents: Contents) -> None:
@@ -134,14 +134,14 @@ def _replace(folder: Path, contents: Contents) -> None:
     with tempfile.TemporaryDirectory(
         dir=folder.parent, prefix=_UNFINISHED, ignore_cleanup_errors=True
     ) as temporary:
-        unfinished = Path(temporary) / "entry"
-        unfinished.mkdir()
-        _write_all(unfinished, contents)
+        unfinished_entry = Path(temporary) / "entry"
+        unfinished_entry.mkdir()
+        _write_all(unfinished_entry, contents)
         with suppress(OSError):  # the temporary folder removes the damaged entry with it
             if folder.exists() and _fault(folder):
                 folder.rename(Path(temporary) / "damaged")
         with suppress(OSError):  # another process has written the same entry first
-            unfinished.rename(folder)
+            unfinished_entry.rename(folder)
 
 
 def _write_all(folder: Path, contents: Contents) -> None:
@@ -149,7 +149,7 @@ def _write_all(folder: Path, contents: Contents) -> None:
     (folder / _DIGESTS).write_text(json.dumps({"blake2b": digests}))
 
 
-class _Hashing:
+class _HashingFile:
     """A writable file that hashes all bytes."""
 
     # The hash of the bytes, not of the stored file, reveals wrongly stored bytes.
@@ -166,12 +166,12 @@ class _Hashing:
 def _write(path: Path, content: bytes | np.ndarray) -> str:
     """Write a file, and return the hash of its content."""
     with path.open("wb") as file:
-        hashing = _Hashing(file)
+        hashing_file = _HashingFile(file)
         if isinstance(content, bytes):
-            hashing.write(content)
+            hashing_file.write(content)
         else:
-            np.lib.format.write_array(hashing, content, allow_pickle=False)
-    return hashing.hash.hexdigest()
+            np.lib.format.write_array(hashing_file, content, allow_pickle=False)
+    return hashing_file.hash.hexdigest()
 
 
 def _remove_stale(root: Path) -> None:
@@ -182,13 +182,13 @@ def _remove_stale(root: Path) -> None:
                 shutil.rmtree(path)
 
 
-def _cannot_write(root: Path, contents: Contents, error: OSError) -> UserError:
+def _write_error(root: Path, contents: Contents, error: OSError) -> UserError:
     reason = error.strerror or str(error)
     if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return UserError(f"cache directory {root} cannot be written ({reason}); {_ADVICE}")
     sizes = [len(file) if isinstance(file, bytes) else file.nbytes for file in contents.values()]
-    needed, free = sum(sizes) / 2**20, shutil.disk_usage(root).free / 2**20
+    size, free = sum(sizes) / 2**20, shutil.disk_usage(root).free / 2**20
     return UserError(
-        f"cache directory {root} has no room for {needed:,.1f} MiB: {free:,.1f} MiB are free "
+        f"cache directory {root} has no room for {size:,.1f} MiB: {free:,.1f} MiB are free "
         f"({reason}); make room, or {_ADVICE}"
     )

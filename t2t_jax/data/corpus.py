@@ -126,11 +126,11 @@ def pair_splits(name: str, config: DataConfig) -> dict[str, Split]:
             text_files.corpus_directory(path), *languages
         )
     if (row := added_schemes().get(scheme)) and path:
-        return _added(row.pairs, name, config)
-    raise _unknown(name)
+        return _provided_splits(row.pairs, name, config)
+    raise _unknown_corpus(name)
 
 
-def _added(function: str, name: str, config: DataConfig) -> dict[str, Split]:
+def _provided_splits(function: str, name: str, config: DataConfig) -> dict[str, Split]:
     return plugins.load(function)(name, config)
 
 
@@ -138,7 +138,7 @@ def tree_splits(name: str, config: DataConfig) -> dict[str, Split]:
     """Return the splits of sentences and their trees; see `TaskFacts.corpora`."""
     paths = name.partition(":")[2].split("+")
     if not all(paths):
-        raise _unknown(name)
+        raise _unknown_corpus(name)
     first, *train_directories = map(text_files.corpus_directory, paths)
     files = {
         name: [file] for name in SPLITS if (file := text_files.find_text(first, f"{name}.mrg"))
@@ -157,7 +157,7 @@ def tree_splits(name: str, config: DataConfig) -> dict[str, Split]:
     }
 
 
-def _unknown(name: str) -> UserError:
+def _unknown_corpus(name: str) -> UserError:
     added = ", ".join(f"{scheme}:{row.form}" for scheme, row in added_schemes().items())
     return UserError(
         f"corpus={quote(name)} is not bundled:, text:DIR, text:FILE.tsv, text:FILE.jsonl, "
@@ -206,7 +206,7 @@ def document_splits(name: str, config: DataConfig) -> dict[str, Split]:
     elif scheme == "text" and path:
         directory, suffix = text_files.corpus_directory(path), "txt"
     elif (row := added_schemes().get(scheme)) and row.documents and path:
-        return _added(row.documents, name, config)
+        return _provided_splits(row.documents, name, config)
     else:
         raise UserError(
             f"corpus={quote(name)} has no text of one language for data.task={config.task!r}; give "

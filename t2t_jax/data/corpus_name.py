@@ -18,18 +18,18 @@ from t2t_jax.plugins import CorpusRow, rows
 
 PUBLIC = "wmt14-en-de", "wmt14-en-fr", "wmt16-en-ro", "multi30k-en-de", "iwslt14-de-en"
 """The names of the public corpora."""
-_OF_TASKS = (scheme for row in TASKS.values() for scheme in row.schemes or ())
-_OF_CORE = ("bundled", "text", *_OF_TASKS)
+_TASK_SCHEMES = (scheme for row in TASKS.values() for scheme in row.schemes or ())
+_CORE_SCHEMES = ("bundled", "text", *_TASK_SCHEMES)
 _LISTING = "t2t_jax.extras.shards.listing"
 # Known without the extras too, so that an error can name them.
-_OF_EXTRAS = {
+_EXTRA_SCHEMES = {
     "shards": CorpusRow(f"{_LISTING}:pair_splits", "PATTERN", f"{_LISTING}:document_splits"),
     "tfds": CorpusRow("t2t_jax.extras.corpora.tfds:pair_splits", "NAME/CONFIG"),
     **dict.fromkeys(PUBLIC, CorpusRow("t2t_jax.extras.corpora.prepare:pair_splits")),
 }
 _WITH_WEIGHT = re.compile(r"(.*)\*([^/*]*)", re.DOTALL)
 _WEIGHT = re.compile(r"[1-9][0-9]{0,3}")
-_SAME_IN_TFDS = {
+_TFDS_NAMES = {
     "tfds:wmt14_translate/de-en": "wmt14-en-de",
     "tfds:wmt14_translate/fr-en": "wmt14-en-fr",
 }
@@ -38,12 +38,12 @@ _SAME_IN_TFDS = {
 @cache
 def added_schemes() -> Mapping[str, CorpusRow]:
     """Return the corpus schemes of extras and plugins."""
-    return _OF_EXTRAS | rows("corpora", (*_OF_CORE, *_OF_EXTRAS))
+    return _EXTRA_SCHEMES | rows("corpora", (*_CORE_SCHEMES, *_EXTRA_SCHEMES))
 
 
 @cache
 def _next_corpus() -> re.Pattern[str]:
-    schemes = "|".join(map(re.escape, (*_OF_CORE, *added_schemes())))
+    schemes = "|".join(map(re.escape, (*_CORE_SCHEMES, *added_schemes())))
     return re.compile(rf"\+(?=(?:{schemes}):)")
 
 
@@ -86,6 +86,6 @@ def public_name(name: str) -> str:
     components = []
     for corpus, weight in components_of(name):
         scheme = corpus.partition(":")[0]
-        common_name = scheme if scheme in PUBLIC else _SAME_IN_TFDS.get(corpus, corpus)
+        common_name = scheme if scheme in PUBLIC else _TFDS_NAMES.get(corpus, corpus)
         components.append(str(Component(common_name, weight)))
     return "+".join(components)

@@ -100,19 +100,20 @@ def _pack(
     capacity = np.maximum([[shape.source_length], [shape.target_length]], 1)  # [sides, 1]
     sizes = np.stack([source_lengths, target_lengths])  # [sides, pairs]
     gap = 1 - (sizes / capacity).max(axis=0)  # the free share of a row with only this pair
-    remaining = shuffled_within((gap * 0xFFFF).astype(np.uint16), rng)  # longest first
-    row_of_pair, num_rows = np.empty(len(remaining), np.int32), 0
-    while len(remaining):
-        num_new = int(np.ceil((sizes[:, remaining].sum(axis=1, keepdims=True) / capacity).max()))
+    remaining_pairs = shuffled_within((gap * 0xFFFF).astype(np.uint16), rng)  # longest first
+    row_of_pair, num_rows = np.empty(len(remaining_pairs), np.int32), 0
+    while len(remaining_pairs):
+        num_tokens = sizes[:, remaining_pairs].sum(axis=1, keepdims=True)  # [sides, 1]
+        num_new = int(np.ceil((num_tokens / capacity).max()))
         free = np.tile(capacity, num_new)  # [sides, rows]
         unplaced_pairs = []
-        for pairs in np.split(remaining, range(num_new, len(remaining), num_new)):
+        for pairs in np.split(remaining_pairs, range(num_new, len(remaining_pairs), num_new)):
             emptiest_rows = np.argsort(-(free / capacity).min(axis=0), kind="stable")[: len(pairs)]
             fits = (sizes[:, pairs] <= free[:, emptiest_rows]).all(axis=0)
             free[:, emptiest_rows[fits]] -= sizes[:, pairs[fits]]
             row_of_pair[pairs[fits]] = num_rows + emptiest_rows[fits]
             unplaced_pairs.append(pairs[~fits])
-        remaining, num_rows = np.concatenate(unplaced_pairs), num_rows + num_new
+        remaining_pairs, num_rows = np.concatenate(unplaced_pairs), num_rows + num_new
     starts = offsets_of(np.bincount(row_of_pair))
     members = np.argsort(row_of_pair, kind="stable").astype(np.int32)
     return Layout(np.zeros(num_rows, np.uint8), members, starts)

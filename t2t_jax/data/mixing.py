@@ -90,19 +90,19 @@ class MixedParts:
         """Return an upper bound on the number of parts that a window reads."""
         # A window may begin and end within a part. A part that it reads in two random orders
         # counts twice.
-        return sum(-(-size // self._num_windows) + 2 for size in self._sizes)
+        return sum(-(-size // self._num_windows) + 2 for size in self._num_parts)
 
     @cached_property
-    def _sizes(self) -> list[int]:
+    def _num_parts(self) -> list[int]:
         """Count the parts that an epoch reads of each corpus, copies included."""
         return [len(component.parts) * component.copies for component in self.components]
 
     @cached_property
     def _num_windows(self) -> int:
-        return max(1, -(-sum(size for size in self._sizes if size > 1) // self.max_open))
+        return max(1, -(-sum(size for size in self._num_parts if size > 1) // self.max_open))
 
     @cached_property
-    def _first(self) -> list[int]:
+    def _part_starts(self) -> list[int]:
         """Return the index of the first part of each corpus, then the number of all parts."""
         return [0, *np.cumsum([len(component.parts) for component in self.components]).tolist()]
 
@@ -110,15 +110,15 @@ class MixedParts:
     def repeats(self) -> Int[np.ndarray, " parts"]:
         """See `Parts.repeats`."""
         repeats = [max(1, int(component.times)) for component in self.components]
-        return np.repeat(np.array(repeats, np.int64), np.diff(self._first))
+        return np.repeat(np.array(repeats, np.int64), np.diff(self._part_starts))
 
     def _find(self, part: int) -> tuple[Parts, int]:
-        corpus = int(np.searchsorted(self._first, part, side="right")) - 1
-        return self.components[corpus].parts, part - self._first[corpus]
+        corpus = int(np.searchsorted(self._part_starts, part, side="right")) - 1
+        return self.components[corpus].parts, part - self._part_starts[corpus]
 
     def __len__(self) -> int:
         """Return the number of parts, without copies."""
-        return self._first[-1]
+        return self._part_starts[-1]
 
     def open(self, part: int) -> Examples:
         """See `Parts.open`."""
@@ -134,12 +134,12 @@ class MixedParts:
         """Return the windows of an epoch, each with an equal share of every corpus."""
         num_copies = [component.copies for component in self.components]
         # Three arrays over the copies of all parts: the part, the index of the copy, the corpus.
-        parts = np.repeat(np.arange(len(self)), np.repeat(num_copies, np.diff(self._first)))
+        parts = np.repeat(np.arange(len(self)), np.repeat(num_copies, np.diff(self._part_starts)))
         copies = np.arange(len(parts)) - np.searchsorted(parts, parts)
-        corpora = np.repeat(np.arange(len(self.components)), self._sizes)
+        corpora = np.repeat(np.arange(len(self.components)), self._num_parts)
         order = shuffled_within(np.zeros(len(parts), np.uint8), rng)
         parts, copies, corpora = parts[order], copies[order], corpora[order]
-        sizes = np.array(self._sizes)
+        sizes = np.array(self._num_parts)
         ranks = np.empty_like(parts)  # the position of each part among the parts of its corpus
         ranks[np.argsort(corpora, kind="stable")] = ranges(np.zeros_like(sizes), sizes)
         times = [component.times for component in self.components]
@@ -169,7 +169,7 @@ class MixedParts:
 
         corpora = [
             component.parts.row_counts(form, partial(count_part, first))
-            for component, first in zip(self.components, self._first[:-1], strict=True)
+            for component, first in zip(self.components, self._part_starts[:-1], strict=True)
         ]
         counts = np.concatenate([corpus.counts for corpus in corpora])
         return RowCounts(counts, max(corpus.max_examples for corpus in corpora))

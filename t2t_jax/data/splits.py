@@ -69,12 +69,12 @@ def with_dev(name: str, parts: Mapping[str, Split], number: int) -> dict[str, Sp
     def fingerprint(split: str) -> str:
         return digest(split, *(key.hex() for key in dev()))
 
-    remaining = Split.of(
+    train_split = Split.of(
         lambda: digest(fingerprint("train"), train.fingerprint()),
         lambda: chunks(pair for key, pair in _pairs(train) if key not in dev()),
     )
-    held_out = Split.of(partial(fingerprint, "dev"), lambda: chunks(iter(dev().values())))
-    return {**parts, "train": remaining, "dev": held_out}
+    dev_split = Split.of(partial(fingerprint, "dev"), lambda: chunks(iter(dev().values())))
+    return {**parts, "train": train_split, "dev": dev_split}
 
 
 def _pairs(train: Split) -> Iterator[tuple[bytes, tuple[object, str]]]:

@@ -76,7 +76,7 @@ def prepare_pairs(
     """
     max_length = config.max_length if split == "train" else None
     encode = partial(tokenize, vocabulary=vocabulary, max_length=max_length)
-    return _prepared(config, corpus, split, encode, vocabulary.fingerprint, str(max_length))
+    return _cached_examples(config, corpus, split, encode, vocabulary.fingerprint, str(max_length))
 
 
 def prepare_text(
@@ -94,10 +94,10 @@ def prepare_text(
     rows, bos = config.text_rows, bidirectional
     encode = partial(tokenize_text, vocabulary=vocabulary, max_length=limit, rows=rows, bos=bos)
     key = (str(limit), rows, "with begin") if bos else (str(limit), rows)
-    return _prepared(config, corpus, split, encode, vocabulary.fingerprint, *key)
+    return _cached_examples(config, corpus, split, encode, vocabulary.fingerprint, *key)
 
 
-def _prepared(
+def _cached_examples(
     config: DataConfig, corpus: Corpus, split: str, encode: _Tokenizer, *key: str
 ) -> Examples:
     """Return the token arrays of a split from the cache, and make them if they are missing.
@@ -110,7 +110,7 @@ def _prepared(
         if split == "train" and corpus.components:
             corpora, weights = zip(*corpus.components, strict=True)
             # Each corpus is tokenized once, into a cache entry that other weights reuse.
-            parts = [_prepared(config, part, split, encode, *key) for part in corpora]
+            parts = [_cached_examples(config, part, split, encode, *key) for part in corpora]
             examples = concatenate([*chain.from_iterable(map(repeat, parts, weights))])
         else:
             examples = encode(corpus.pairs(split))

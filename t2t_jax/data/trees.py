@@ -76,11 +76,11 @@ class Tree(NamedTuple):
 
 def format_tree(tree: Tree) -> str:
     """Format a tree in brackets, on one line: `(TOP (S (NP (DT The) (NN dog)) ...))`."""
-    remaining = iter(tree.words)
+    remaining_words = iter(tree.words)
 
     def formatted(symbol: str) -> str:
         if is_tag(symbol):
-            return f" ({symbol} {next(remaining)})"
+            return f" ({symbol} {next(remaining_words)})"
         return ")" if symbol[0] == ")" else f" {symbol}"
 
     return f"({TOP}{''.join(map(formatted, tree.symbols))})"
@@ -240,7 +240,7 @@ def _fit_tags(words: Sequence[str], symbols: Sequence[str]) -> tuple[list[str], 
     Returns:
       The symbols, tags for the words that have none, and the number of repairs of the symbols.
     """
-    remaining = iter(words)
+    remaining_words = iter(words)
     valid_symbols: list[str] = []
     repairs = 0
     for symbol in symbols:
@@ -248,12 +248,12 @@ def _fit_tags(words: Sequence[str], symbols: Sequence[str]) -> tuple[list[str], 
         if symbol.startswith(("(", ")")):
             if _ATOM.fullmatch(symbol, 1) and symbol[1:] not in _OUTERMOST:
                 new_symbol = symbol
-        elif (word := next(remaining, None)) is not None:
+        elif (word := next(remaining_words, None)) is not None:
             new_symbol = _suitable_tag(word, symbol)
         if new_symbol is not None:
             valid_symbols.append(new_symbol)
         repairs += new_symbol != symbol
-    return valid_symbols, [_suitable_tag(word, "") for word in remaining], repairs
+    return valid_symbols, [_suitable_tag(word, "") for word in remaining_words], repairs
 
 
 def _suitable_tag(word: str, predicted_tag: str) -> str:

@@ -159,13 +159,13 @@ class Vocabulary(ABC):
             raise UserError(f"vocabulary {path} is {error}") from error
 
 
-_OF_IMPORTS = "t2t_jax.extras.interchange.vocabularies"
+_IMPORTED = "t2t_jax.extras.interchange.vocabularies"
 # Known without the extras too, so that an error can name them.
 _KINDS = {
-    "paired": f"{_OF_IMPORTS}.paired:PairedVocabulary",
+    "paired": f"{_IMPORTED}.paired:PairedVocabulary",
     "labelled": "t2t_jax.extras.encoders.vocabulary:LabelledVocabulary",
-    "pretrained": f"{_OF_IMPORTS}.pretrained:PretrainedVocabulary",
-    "framed": f"{_OF_IMPORTS}.framed:FramedVocabulary",
+    "pretrained": f"{_IMPORTED}.pretrained:PretrainedVocabulary",
+    "framed": f"{_IMPORTED}.framed:FramedVocabulary",
 }
 
 

@@ -167,7 +167,7 @@ def test_a_disk_without_room_is_named_with_the_need_and_nothing_stays(config, mo
     def full(self, data):
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(cache_module._Hashing, "write", full)
+    monkeypatch.setattr(cache_module._HashingFile, "write", full)
     contents = {"tokens.npy": np.zeros(3 << 20, np.uint8)}
     with pytest.raises(UserError) as refusal:
         entry(config, "one", lambda: contents)

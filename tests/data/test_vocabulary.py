@@ -240,7 +240,7 @@ def test_a_large_corpus_is_thinned_evenly(sizes, limit):
     lines = [str(i) for i in range(sum(sizes))]
     cuts = np.cumsum([0, *sizes])
     chunks = [(lines[a:b], lines[a:b]) for a, b in pairwise(cuts)]
-    kept = [int(source) for source, _ in learning._spread(chunks, limit)]
+    kept = [int(source) for source, _ in learning._sample_pairs(chunks, limit)]
     stride = kept[1] - kept[0] if len(kept) > 1 else len(lines)
     assert kept == list(range(0, len(lines), stride))[: len(kept)]
     assert len(kept) <= limit

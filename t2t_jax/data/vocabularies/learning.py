@@ -54,7 +54,7 @@ def train_vocabulary(
     model = io.BytesIO()
     with_bytes = size >= _SMALLEST_SIZE_WITH_BYTES
     characters: set[str] | None = None if with_bytes else set()
-    lines = chain.from_iterable(_spread(chunks, _MAX_TRAINING_PAIRS, characters))
+    lines = chain.from_iterable(_sample_pairs(chunks, _MAX_TRAINING_PAIRS, characters))
     with _normalization_rules() as rules:
         try:
             sentencepiece.SentencePieceTrainer.train(
@@ -76,10 +76,10 @@ def train_vocabulary(
                 minloglevel=2,
             )
         except RuntimeError as error:
-            raise _explain(error, size) from error
+            raise _training_error(error, size) from error
     vocabulary = SharedVocabulary(_without_traces(model.getvalue()))
     if characters:
-        _warn_of_lost(characters, vocabulary)
+        _warn_of_unknown(characters, vocabulary)
     return vocabulary
 
 
@@ -89,7 +89,7 @@ def _parts(line: str) -> list[str]:
     return _PART.findall(line) if len(line.encode()) > _MAX_LINE_BYTES else [line]
 
 
-def _warn_of_lost(characters: set[str], vocabulary: SharedVocabulary) -> None:
+def _warn_of_unknown(characters: set[str], vocabulary: SharedVocabulary) -> None:
     [pieces] = vocabulary.pieces([range(UNK_ID + 1, len(vocabulary))])
     if unknown := sorted(characters.difference(_SPACES, " ", *pieces)):
         codes = ", ".join(f"U+{ord(character):04X}" for character in unknown[:5])
@@ -117,7 +117,7 @@ def _normalization_rules() -> Iterator[str]:
         yield file.name
 
 
-def _spread(
+def _sample_pairs(
     chunks: Iterable[tuple[list[str], list[str]]], limit: int, characters: set[str] | None = None
 ) -> list[tuple[str, str]]:
     """Sample at most `limit` evenly spaced pairs: all pairs, every second, every fourth and so on.
@@ -147,7 +147,7 @@ def _without_traces(model: bytes) -> bytes:
     return proto.SerializeToString(deterministic=True)
 
 
-def _explain(error: RuntimeError, size: int) -> UserError:
+def _training_error(error: RuntimeError, size: int) -> UserError:
     message = str(error)
     if match := re.search(r"value <= (\d+)", message):
         return UserError(f"vocab_size={size} is too large for this corpus; use at most {match[1]}")
