@@ -138,10 +138,7 @@ def test_a_published_run_is_copied_with_its_card(run, hub, tmp_path):
     ("flags", "message"),
     [
         ([_NAME], "needs a license; set --licence, such as apache-2.0, mit"),
-        (
-            [_NAME, "--licence", "apache2.0"],
-            "not know --licence apache2.0; did you mean apache-2.0?",
-        ),
+        ([_NAME, "--licence", "apache2.0"], "licence apache2.0; did you mean apache-2.0?"),
         (["OUT", *_LICENCE, "--private"], "--private is for hf://NAME/MODEL, not for"),
         (["OUT", *_LICENCE, "--revision", "a"], "--revision is for hf://NAME/MODEL, not for"),
         (["TAKEN", *_LICENCE], "taken exists and is not empty; choose another directory"),
