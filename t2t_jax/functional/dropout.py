@@ -41,13 +41,13 @@ def random_words(shape: tuple[int, ...], key: DropoutKey) -> UInt32[Array, "..."
       shape: `[rows, ...]`.
       key: the PRNG key, and the global index of the first row.
     """
-    return mixed(*hashes(shape, key))
+    return combine_hashes(*hashes(shape, key))
 
 
 def hashes(
     shape: tuple[int, ...], key: DropoutKey
 ) -> tuple[UInt32[Array, "1 *inner"], UInt32[Array, "rows *ones"]]:
-    """Hash the indices within a row and the row indices; `mixed` combines the hashes.
+    """Hash the indices within a row and the row indices, for `combine_hashes`.
 
     Args:
       shape: `[rows, *inner]`.
@@ -79,16 +79,16 @@ def hashes_at(
     return _mix(indices ^ low), row_hashes
 
 
-def mixed(
-    of_place: UInt32[Array, "1 *inner"], of_row: UInt32[Array, "rows *ones"]
+def combine_hashes(
+    index_hashes: UInt32[Array, "1 *inner"], row_hashes: UInt32[Array, "rows *ones"]
 ) -> UInt32[Array, "rows *inner"]:
     """Combine the hashes of indices and rows into one random word per element.
 
     Args:
-      of_place: the hash of each index within a row, from `hashes`.
-      of_row: the hash of each row, from `hashes`.
+      index_hashes: the hash of each index within a row, from `hashes`.
+      row_hashes: the hash of each row, from `hashes`.
     """
-    return _mix(of_place + of_row)
+    return _mix(index_hashes + row_hashes)
 
 
 def threshold(rate: float) -> UInt32[Array, ""]:

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Float32, Int, PyTree, Shaped, UInt32
 
-from t2t_jax.functional.dropout import DropoutKey, hashes_at, mixed, threshold
+from t2t_jax.functional.dropout import DropoutKey, combine_hashes, hashes_at, threshold
 from t2t_jax.functional.masks import SegmentMask, window_mask
 from t2t_jax.kernels.products import summed_in_float32 as _einsum
 
@@ -221,6 +221,6 @@ def _dropout_of(
     query, key = (_positions(block).astype(jnp.uint32) for block in (i, j))
     # Indices of the weights [h, q, k] of a row without padding, as `dropout` counts them.
     indices = (head * options.num_queries + query[:, None]) * options.num_keys + key
-    words = mixed(*hashes_at(indices[None], rows, arrays.bits, arrays.first_row))
+    words = combine_hashes(*hashes_at(indices[None], rows, arrays.bits, arrays.first_row))
     is_kept = words >= threshold(options.dropout_rate)
     return lambda weights: jnp.where(is_kept, weights / (1 - options.dropout_rate), 0)

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, UInt32
 
-from t2t_jax.functional.dropout import DropoutKey, dropped, hashes, mixed
+from t2t_jax.functional.dropout import DropoutKey, combine_hashes, dropped, hashes
 
 _Hashes = tuple[UInt32[Array, "1 *inner"], UInt32[Array, "rows *ones"]]
 
@@ -28,7 +28,7 @@ def dropout_recomputed(
 def _dropout(
     x: Float[Array, "rows *inner"], index_hashes: _Hashes, rate: float
 ) -> Float[Array, "rows *inner"]:
-    return dropped(x, rate, mixed(*index_hashes))
+    return dropped(x, rate, combine_hashes(*index_hashes))
 
 
 def _dropout_gradient(
