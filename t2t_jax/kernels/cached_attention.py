@@ -59,10 +59,10 @@ def _scores(
     query = query.astype(part.key.dtype)
     if isinstance(score, ScaledProducts):
         groups = part.key.shape[1]  # each has num_heads / groups of the heads
-        grouped = scaled(query, score.scale).reshape(batch, num_queries, groups, -1, width)
+        query = scaled(query, score.scale).reshape(batch, num_queries, groups, -1, width)
         # Join the heads and queries of a group into one axis r of rows: XLA for CPUs refuses a
         # bfloat16 matmul with two such axes.
-        rows = grouped.transpose(0, 2, 3, 1, 4).reshape(batch, groups, -1, width)
+        rows = query.transpose(0, 2, 3, 1, 4).reshape(batch, groups, -1, width)
         row_scores = einsum_float32("bgrd,bgdk->bgrk", rows, part.key)
         scores = row_scores.reshape(batch, num_heads, num_queries, -1)
     else:

@@ -55,9 +55,9 @@ def _gradient(
     mean, inverse = jax.lax.optimization_barrier((mean, inverse))
     normalized = (x.astype(jnp.float32) - mean) * inverse
     result_bar = cotangent.astype(jnp.float32)
-    scaled = result_bar * scale
-    projection = normalized * (scaled * normalized).mean(-1, keepdims=True)
-    x_bar = inverse * (scaled - scaled.mean(-1, keepdims=True) - projection)
+    scaled_bar = result_bar * scale
+    projection = normalized * (scaled_bar * normalized).mean(-1, keepdims=True)
+    x_bar = inverse * (scaled_bar - scaled_bar.mean(-1, keepdims=True) - projection)
     if plain_sums:
         scale_bar, bias_bar = _sum_of_vectors(result_bar * normalized), _sum_of_vectors(cotangent)
         return x_bar.astype(x.dtype), scale_bar, bias_bar

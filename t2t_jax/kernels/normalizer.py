@@ -35,8 +35,8 @@ def in_one_pass(logits: Float32[Array, "*t v"]) -> LogAndMean:
 
     operands = logits, jnp.ones_like(logits), logits
     initial = tuple(jnp.float32(x) for x in (_FLOOR, 0, 0))
-    maximum, total, plain = jax.lax.reduce(operands, initial, combine, (logits.ndim - 1,))
-    return maximum + jnp.log(total), plain / logits.shape[-1]
+    maximum, total, plain_sum = jax.lax.reduce(operands, initial, combine, (logits.ndim - 1,))
+    return maximum + jnp.log(total), plain_sum / logits.shape[-1]
 
 
 def _combined(first: tuple[Array, ...], second: tuple[Array, ...]) -> tuple[Array, Array]:

@@ -38,7 +38,7 @@ def _dropout_gradient(
     return _dropout(cotangent, jax.lax.optimization_barrier(index_hashes), rate), None
 
 
-_dropout.defvjp(lambda x, hashed, rate: (_dropout(x, hashed, rate), hashed), _dropout_gradient)
+_dropout.defvjp(lambda x, pair, rate: (_dropout(x, pair, rate), pair), _dropout_gradient)
 
 
 @jax.custom_vjp

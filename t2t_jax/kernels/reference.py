@@ -212,7 +212,7 @@ class Kernels:
     unrolls: Callable[[Float[Array, "b t d"]], bool] = lambda x: False
     """Maps the input of a stack to whether training unrolls its layers. A loop over layers copies
     the activations that each layer saves for its derivative into stacked arrays."""
-    finish: Callable[[PyTree], PyTree] = lambda updated: updated
+    finish: Callable[[PyTree], PyTree] = lambda state: state
     """Applied to the new optimizer state and parameters before anything reads them: the identity,
     or a barrier that makes the compiler finish the update first."""
     logsumexp: Callable[..., Float32[Array, "b k"]] = lambda x: jax.nn.logsumexp(x, axis=-1)

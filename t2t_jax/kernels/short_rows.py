@@ -119,12 +119,12 @@ def _call(
     rows, num_queries, num_heads, width = arrays[0].shape
     lengths = num_queries, arrays[1].shape[1]
     # Triton needs block sizes that are powers of two.
-    padded = [max(16, pallas.next_power_of_2(length)) for length in lengths]
+    block_lengths = [max(16, pallas.next_power_of_2(length)) for length in lengths]
 
     def block(x: Array) -> pallas.BlockSpec:
         if x.dtype == jnp.int8:
-            return pallas.BlockSpec((None, None, *padded), lambda row, _: (row, 0, 0, 0))
-        block_shape = None, padded[lengths.index(x.shape[1])], None, width
+            return pallas.BlockSpec((None, None, *block_lengths), lambda row, _: (row, 0, 0, 0))
+        block_shape = None, block_lengths[lengths.index(x.shape[1])], None, width
         return pallas.BlockSpec(block_shape, lambda row, head: (row, 0, head, 0))
 
     return pallas.pallas_call(

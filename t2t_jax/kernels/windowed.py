@@ -76,13 +76,13 @@ def _key_blocks(
     Vectors outside the row are zeros.
     """
     batch, length = x.shape[:2]
-    padded = -(-length // window) * window
-    num_after = num_keys - 2 * window + padded - length
+    num_blocks = -(-length // window)
+    num_after = num_keys + (num_blocks - 2) * window - length
     x = jnp.pad(x, ((0, 0), (window, num_after), *[(0, 0)] * (x.ndim - 2)))
     # Previous, current and next block of every block, each [batch, blocks, window, ...].
     parts = [
-        x[:, first : first + padded].reshape(batch, padded // window, window, *x.shape[2:])
+        x[:, first : first + num_blocks * window].reshape(batch, num_blocks, window, *x.shape[2:])
         for first in range(0, num_keys, window)
     ]
-    joined = jnp.concatenate(parts, axis=2)
-    return joined.reshape(batch * (padded // window), num_keys, *x.shape[2:])
+    blocks = jnp.concatenate(parts, axis=2)
+    return blocks.reshape(batch * num_blocks, num_keys, *x.shape[2:])

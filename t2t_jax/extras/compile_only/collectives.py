@@ -128,19 +128,19 @@ def _mesh_groups(axes: str, group_axes: str, devices: Int[np.ndarray, "..."] | N
     sizes = {name: int(size) for name, size in re.findall(r"'([^']+)'=(\d+)", axes)}
     matches = re.findall(r"'([^']+)'(?::\((\d+)\)(\d+))?", group_axes)
     shape: list[int] = []
-    grouped: list[int] = []  # axes of `shape` along which a group extends
+    group_dims: list[int] = []  # axes of `shape` along which a group extends
     for name, size in sizes.items():
         parts = [(int(m or 1), int(n or size)) for axis, m, n in matches if axis == name]
-        covered = 1
+        covered_size = 1
         for before, part in sorted(parts):
-            shape += [before // covered, part]
-            grouped.append(len(shape) - 1)
-            covered = before * part
-        shape.append(size // covered)
-    batch_axes = [axis for axis in range(len(shape)) if axis not in grouped]
+            shape += [before // covered_size, part]
+            group_dims.append(len(shape) - 1)
+            covered_size = before * part
+        shape.append(size // covered_size)
+    other_dims = [axis for axis in range(len(shape)) if axis not in group_dims]
     devices = np.arange(math.prod(shape)) if devices is None else devices
-    transposed = devices.reshape(shape).transpose(*batch_axes, *grouped)
-    return _rows(transposed, math.prod(shape[axis] for axis in grouped))
+    by_group = devices.reshape(shape).transpose(*other_dims, *group_dims)
+    return _rows(by_group, math.prod(shape[axis] for axis in group_dims))
 
 
 def _rows(devices: Int[np.ndarray, "..."], size: int) -> Groups:

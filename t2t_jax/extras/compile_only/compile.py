@@ -93,7 +93,7 @@ def compile_ahead(
         text = program.as_text() or ""
         if write_program is not None:
             write_whole(write_program, text.encode())
-    parsed = parse_program(text)
+    hlo = parse_program(text)
     return report.StepReport(
         devices=f"{mesh.size} x {devices[0].device_kind}",
         mesh_shape=dict(mesh.shape),
@@ -109,8 +109,8 @@ def compile_ahead(
         slices=described_slices(mesh),
         compiler_options=described_options(mesh),
         exceeds_memory=program is None,
-        collectives=collectives(parsed),
-        kernels=kernels(parsed),
+        collectives=collectives(hlo),
+        kernels=kernels(hlo),
     )
 
 

@@ -135,8 +135,8 @@ class Program:
         name = name or self.entry
         for instruction in self.computations.get(name, ()):
             yield name, instruction, count
-            for called, times in self.runs_of_called(instruction):
-                yield from self.executed(called, count * times)
+            for computation, runs in self.runs_of_called(instruction):
+                yield from self.executed(computation, count * runs)
 
 
 def parse_program(text: str) -> Program:

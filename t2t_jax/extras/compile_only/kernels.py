@@ -125,24 +125,24 @@ def roofline(kernels: Sequence[Kernel], hardware: Hardware) -> Roofline:
     """Compute the minimum time of a program from its kernels in launch order."""
     times = [0.0 if kernel.transfer else least_seconds(kernel, hardware) for kernel in kernels]
     groups: dict[str, list[KernelGroup]] = {}
-    transfers = waiting = 0.0
+    total_transfer = total_waiting = 0.0
     for index, (kernel, seconds) in enumerate(zip(kernels, times, strict=True)):
         if kernel.transfer:
             # Overlapped kernels may be in a loop, and run more often than the transfer.
-            overlapped = slice(index + 1, index + 1 + kernel.num_overlapped)
-            hidden = sum(
+            overlap_range = slice(index + 1, index + 1 + kernel.num_overlapped)
+            hidden_seconds = sum(
                 time * overlap.count / kernel.count
-                for time, overlap in zip(times[overlapped], kernels[overlapped], strict=True)
+                for time, overlap in zip(times[overlap_range], kernels[overlap_range], strict=True)
             )
             transfer_seconds = least_seconds(kernel, hardware)
-            transfers += kernel.count * transfer_seconds
-            waiting += kernel.count * max(0.0, transfer_seconds - hidden)
+            total_transfer += kernel.count * transfer_seconds
+            total_waiting += kernel.count * max(0.0, transfer_seconds - hidden_seconds)
             continue
         count, label = kernel.count, kernel.label
         sizes = count * kernel.num_bytes, count * kernel.flops
         groups.setdefault(label, []).append(KernelGroup(label, count * seconds, count, *sizes))
     sums = [merged_group(label, parts) for label, parts in groups.items()]
-    return Roofline(sorted(sums, key=lambda group: -group.seconds), transfers, waiting)
+    return Roofline(sorted(sums, key=lambda group: -group.seconds), total_transfer, total_waiting)
 
 
 def merged_group(label: str, groups: Sequence[KernelGroup]) -> KernelGroup:
@@ -170,12 +170,12 @@ def _launched(program: Program, name: str, count: int) -> list[Kernel]:
     start_indices: dict[str, int] = {}  # index of the kernel that starts each transfer
     for op in instructions:
         if op.opcode == "conditional":
-            branches = [_launched(program, called, count) for called in op.called]
+            branches = [_launched(program, branch, count) for branch in op.called]
             # The time is a lower bound, so take the branch that moves the fewest bytes.
-            kernels += min(branches, key=lambda branch: sum(k.count * k.num_bytes for k in branch))
+            kernels += min(branches, key=lambda group: sum(k.count * k.num_bytes for k in group))
         elif op.opcode in _CONTROL:
-            for called, times in program.runs_of_called(op):
-                kernels += _launched(program, called, count * times)
+            for computation, runs in program.runs_of_called(op):
+                kernels += _launched(program, computation, count * runs)
         elif op.opcode.endswith("-done"):
             start = start_indices.get(op.operands[0])
             if start is not None:

@@ -179,10 +179,10 @@ def _collective_lines(
         label = f"{collective.kind} over {', '.join(collective.mesh_axes(mesh_shape)) or 'no axis'}"
         sizes = np.array([1, collective.num_bytes, collective.sent_bytes])
         sums[label] += collective.count * sizes
-    for label, (count, num_bytes, sent) in sorted(sums.items(), key=lambda item: -item[1][2]):
+    for label, (count, num_bytes, sent_bytes) in sorted(sums.items(), key=lambda item: -item[1][2]):
         yield (
             f"  {label:<44}{count:>6,.0f} x, {_bytes(num_bytes):>11} in total, "
-            f"{_bytes(sent):>11} sent per device"
+            f"{_bytes(sent_bytes):>11} sent per device"
         )
     if not sums:
         yield "  none"
@@ -198,7 +198,7 @@ def _bound_lines(report: StepReport) -> Iterator[str]:
         return
     positions = report.shape.rows * (report.shape.source_length + report.shape.target_length)
     bounds = report.bounds
-    waiting = bound.waiting_seconds * 1e3
+    waiting_ms = bound.waiting_seconds * 1e3
     yield (
         f"a step takes at least {bound.seconds * 1e3:.1f} ms over all kernels: at most "
         f"{positions / bound.seconds:,.0f} positions/s (source and target, with padding) and "
@@ -212,7 +212,7 @@ def _bound_lines(report: StepReport) -> Iterator[str]:
         "memory": f"{_bytes(bound.num_bytes)} at {hardware.memory_bytes_per_s / 1e9:,.0f} GB/s",
         "communication": (
             f"at {hardware.sent_bytes_per_s / 1e9:,.0f} GB/s, all links together; "
-            f"{waiting:.2f} ms of it do not overlap with other work"
+            f"{waiting_ms:.2f} ms of it do not overlap with other work"
         ),
     }.items():
         yield f"  {name:<14}{bounds[name] * 1e3:>10.2f} ms   {rate}"
@@ -228,10 +228,10 @@ def format_search(report: SearchReport) -> Iterator[str]:
         f"a step of {search} for {report.sentences} sentences, {SOURCE_LENGTH} source positions "
         f"and room for {ROOM} output positions; compiled in {report.compile_seconds:.1f} s"
     )
-    necessary = report.weight_bytes + report.cache_bytes
-    moved = sum(kernel.count * kernel.num_bytes for kernel in report.kernels)
+    min_bytes = report.weight_bytes + report.cache_bytes
+    moved_bytes = sum(kernel.count * kernel.num_bytes for kernel in report.kernels)
     yield (
-        f"a step moves {_bytes(moved)}, {moved / necessary:.2f} times the parameters "
+        f"a step moves {_bytes(moved_bytes)}, {moved_bytes / min_bytes:.2f} times the parameters "
         f"({_bytes(report.weight_bytes)}) and keys and values ({_bytes(report.cache_bytes)})"
     )
     yield "communication between devices in a step of the search"
