@@ -87,7 +87,7 @@ def _split(command: type, arguments: Sequence[str]) -> CommandLine:
     if RUN in line.flags:
         _move_run(positionals, line)
     if "" in words:
-        raise UserError("an argument is empty; is a variable of the shell unset?")
+        raise UserError("an argument is empty; is a shell variable unset?")
     return line
 
 
@@ -99,7 +99,7 @@ def _values(flag: str, flags: Mapping[str, Flag], uses: list[tuple[str, list[str
         first = "" if names[0] == names[1] else f", first as {names[0]}"
         raise UserError(f"{names[1]} is given twice{first}; give it once, with all of its values")
     if any("" in words for words in values) and flag not in _MAY_BE_EMPTY:
-        raise UserError(f"{flag} is given an empty value; is a variable of the shell unset?")
+        raise UserError(f"{flag} is given an empty value; is a shell variable unset?")
     if REPEATED in settings:
         return [*map(" ".join, values)]
     return values[0] or [""] * (MAY_STAND_ALONE in settings)
@@ -236,8 +236,8 @@ def _check_positionals(flags: Sequence[Flag], words: Sequence[str], program: str
             word.encode()
         except UnicodeEncodeError as error:
             raise UserError(
-                f"the name of the directory {os.fsencode(word)!r} is not UTF-8, as the "
-                "libraries that read and write checkpoints need it; give it another name"
+                f"the name of the directory {os.fsencode(word)!r} is not UTF-8, "
+                "which the checkpoint libraries require; choose another name"
             ) from error
 
 

@@ -84,12 +84,12 @@ def product(base: Config, choices: Choices) -> dict[str, Config]:
         name, config = ",".join(_field_texts(changes)), base.replace(changes)
         if name in variants:
             raise UserError(
-                f"two combinations of a grid have the name {name}; leave one of them out, or make "
-                "a dict of configs, whose names you choose"
+                f"two combinations of a grid have the name {name}; remove one of them, or make a "
+                "dict of configs with other names"
             )
         if config in names:
             raise UserError(
-                f"{names[config]} and {name} of a grid are the same config; leave one of them out"
+                f"{names[config]} and {name} of a grid are the same config; remove one of them"
             )
         variants[name], names[config] = config, name
     return variants
@@ -143,7 +143,7 @@ def load_grid(path: str) -> Grid:
     if not variants:
         raise UserError(
             f"{path} defines no VARIANTS; a grid is a dict of names to configs, as in "
-            "configs/table3.py, or what --vary makes of one config"
+            "configs/table3.py; or use --vary to make a grid from one config"
         )
     grid = checked_grid(variants, module.get("PUBLISHED", {}), path)
     try:

@@ -93,8 +93,8 @@ class Ensemble:
     def attention_weights(self, params: Parameters, batch: Batch) -> AttentionWeights:
         """Raise a `UserError`, because the members have separate attention weights."""
         raise UserError(
-            f"an ensemble of {len(self.members)} models has no attention weights, as each has its "
-            "own; look at one of the models at a time"
+            f"an ensemble of {len(self.members)} models has no attention weights; inspect one "
+            "model at a time"
         )
 
     def _members_with(self, params: Parameters) -> Iterable[tuple[DecodingModel, Parameters]]:

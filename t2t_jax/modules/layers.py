@@ -122,8 +122,8 @@ class Layer(nn.Module):
         if self.stack.cross_attention is not None:
             if context.encoded is None:
                 raise UserError(
-                    "attention to an encoder's output is called without one; pass "
-                    "Context(encoded=...), with an array [batch, time, d_model]"
+                    "cross-attention needs the encoder's output; pass Context(encoded=...), with "
+                    "an array [batch, time, d_model]"
                 )
             cross_attend = partial(self.cross_attention, context=context, encoded=context.encoded)
         self_attend = partial(self.self_attention, context=context)

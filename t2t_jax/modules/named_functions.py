@@ -42,12 +42,12 @@ def call(
         first = (str(error).strip() or "no reason").splitlines()[0][:300]
         inputs = ", ".join(f"{x.dtype}{list(x.shape)}" for x in arrays)
         raise UserError(
-            f"{entry.title} raised {type(error).__name__} for {inputs}: {first}; mend the function"
+            f"{entry.title} raised {type(error).__name__} for {inputs}: {first}; fix the function"
         ) from error
     if output.shape != tuple(shape) or not jnp.issubdtype(output.dtype, jnp.floating):
         raise UserError(
-            f"{entry.title} made {output.dtype}{list(output.shape)} of arrays for which it has to "
-            f"make floats{list(shape)}; mend the function"
+            f"{entry.title} returned {output.dtype}{list(output.shape)} instead of "
+            f"floats{list(shape)}; fix the function"
         )
     return output.astype(dtype)
 
@@ -90,11 +90,11 @@ _AXES = {
 """Axes of the arguments, of the learned parameters (without their declared axes) and of the result.
 Axes w and d are whole vectors."""
 _RULES = {
-    "feed_forward": "an activation may depend only on the number that it is applied to",
-    "norm": "a norm may depend only on the vector that it normalises and on what it learns",
+    "feed_forward": "an activation may depend only on its input number",
+    "norm": "a norm may depend only on its input vector and its learned parameters",
     "score_function": (
-        "a score may depend only on its query, its key and what its head learns (not on jnp.arange "
-        "over keys or on key.shape[1], for which there is model.position)"
+        "a score may depend only on its query, its key and the learned parameters of its head (not "
+        "on jnp.arange over keys or key.shape[1]; use model.position for positions)"
     ),
 }
 
@@ -153,18 +153,18 @@ def _problem(entry: Entry, axes: str, rule: str, model: ModelConfig, *, is_run: 
     except UserError as error:
         return str(error)
     except Exception as error:  # JAX cannot differentiate the function
-        return f"{entry.title} cannot be differentiated: {in_one_line(error)[:300]}; mend it"
+        return f"{entry.title} cannot be differentiated: {in_one_line(error)[:300]}; fix it"
     if not all(np.isfinite(x).all() for x in jax.tree.leaves((values, gradients))):
-        return f"{entry.title} has values or gradients that are not finite; mend the function"
+        return f"{entry.title} has values or gradients that are not finite; fix the function"
     differences = np.nan_to_num(abs(values - slices), nan=np.inf)
     worst = np.unravel_index(differences.argmax(), differences.shape)
     tolerance = _TOLERANCE * abs(values).max() + _ROUNDINGS * abs(values - nudged_values).max()
     if differences[worst] <= tolerance:
         return None
     return (
-        f"{entry.title} gives {values[worst]:.6g} where it is computed together with others, and "
-        f"{slices[worst]:.6g} where it is computed by itself, as in decoding; {rule}, and not on a "
-        "state or random numbers; mend the function"
+        f"{entry.title} gives {values[worst]:.6g} if many positions are computed together, but "
+        f"{slices[worst]:.6g} if one is computed alone, as in decoding; {rule}, and not on state "
+        "or random numbers; fix the function"
     )
 
 

@@ -74,7 +74,7 @@ def parameters_of(arrays: Arrays, like: Mapping[str, PyTree]) -> dict[str, PyTre
         extra -= {name for name, _ in names}
         params[path] = layers[0] if names[0][1] is None else np.stack(layers)
     if extra:
-        raise UserError(f"the model has no parameter {min(extra)}, of which there is an array")
+        raise UserError(f"the model has no parameter {min(extra)}; remove its array")
     return unflatten_dict(params)
 
 
@@ -113,21 +113,21 @@ def parameter_table(params: Mapping[str, PyTree]) -> str:
 def _parameters(params: Mapping[str, PyTree]) -> Iterator[tuple[tuple[str, ...], Array]]:
     if not isinstance(params, Mapping) or "params" in params:
         raise UserError(
-            "params are no parameters of a model; give translator.params, or the entry 'params' of "
-            "what model.init returns"
+            "params are not the parameters of a model; pass translator.params, or the entry "
+            "'params' of the result of model.init"
         )
     if "0000" in params:
-        raise UserError("the parameters are those of an ensemble; give those of one of its models")
+        raise UserError("the parameters belong to an ensemble; pass the parameters of one model")
     yield from flatten_dict(params).items()
 
 
 def _find(arrays: Arrays, name: str, shape: tuple[int, ...], layer: int | None) -> np.ndarray:
     """Return an array by name, or raise `UserError` if it is missing or has a wrong shape."""
     if name not in arrays:
-        raise UserError(f"there is no array {name}, which is a parameter of the model")
+        raise UserError(f"there is no array for the parameter {name} of the model")
     array, shape = arrays[name], shape if layer is None else shape[1:]
     if array.shape != shape:
-        raise UserError(f"the array {name} has shape {array.shape}, and in the model {shape}")
+        raise UserError(f"the array {name} has shape {array.shape}, but the model has {shape}")
     return np.asarray(array, np.float32)
 
 

@@ -117,7 +117,7 @@ def _unpacked(archive: Path) -> Path:
         raise UserError(f"{archive} cannot be unpacked: {error}") from error
     except _DAMAGE as error:
         why = in_one_line(error)
-        raise UserError(f"{archive} cannot be unpacked ({why:.200}); bring a whole copy") from error
+        raise UserError(f"{archive} cannot be unpacked ({why:.200}); get a new copy") from error
     return FetchedPath(copy)
 
 
@@ -224,7 +224,7 @@ def _extract(members: Iterator[_Member], root: PurePosixPath, copy: Path) -> Non
         if not _is_of_run(path, root):
             continue
         if path.is_absolute() or ".." in path.parts:
-            raise UserError(f"{member.name!r:.80} leads out of it")
+            raise UserError(f"{member.name!r:.80} points outside of the archive")
         if member.kind == "other":
             raise UserError(f"{member.name!r:.80} is a link or a device")
         if member.kind == "directory":

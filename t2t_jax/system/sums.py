@@ -34,13 +34,13 @@ def check_sums(directory: Path, names: Iterable[str]) -> None:
     digests = {name: digest for digest, _, name in (x.partition("  ") for x in text.splitlines())}
     for name in names:
         if name not in digests:
-            raise UserError(f"{directory / SUMS} does not list {name}; bring back a whole copy")
+            raise UserError(f"{directory / SUMS} does not list {name}; restore a complete copy")
         path = directory / name
         if not path.is_file():
-            raise UserError(f"{path} is missing, which {SUMS} lists; bring back a whole copy")
+            raise UserError(f"{path} is missing, which {SUMS} lists; restore a complete copy")
         if digest_of(path) != digests[name]:
             raise UserError(
-                f"{path} is damaged or changed: {SUMS} has another hash; bring back a whole copy"
+                f"{path} is damaged or changed: {SUMS} has another hash; restore a complete copy"
             )
 
 

@@ -86,7 +86,7 @@ def test_the_commands_that_take_no_run_are_known():
         ("evaluate --split test runs/a", "t2t-jax evaluate takes a run, as in t2t-jax evaluate"),
         ("report runs/a runs/b", "Unrecognized options: runs/b"),
         ("evaluate --workdir", "--workdir has no value; name the directory of the run after it"),
-        ("evaluate ''", "an argument is empty; is a variable of the shell unset?"),
+        ("evaluate ''", "an argument is empty; is a shell variable unset?"),
         ("--help trian", "t2t-jax has no command 'trian'; did you mean train?"),
         ("init --help modell", "there is no such section or flag; --help has all flags"),
         ("train --help modell", "--help modell: there is no such section or flag; did you mean mo"),

@@ -111,7 +111,7 @@ def test_a_vary_that_makes_no_grid_is_refused_in_one_line(factors, message):
         (["--vary", f"{D_FF}=1,2"], "--vary varies the fields of a config; name one, as in"),
         (["--config", "base", "--vary", "model.num_heads=3,5"], "not divisible by num_heads=3"),
         (["--config", "base", "--model.d-ff", "3"], "need --vary; without it, set the fields in"),
-        (["--config", "base"], "or what --vary makes of one config"),
+        (["--config", "base"], "use --vary to make a grid from one config"),
         (["--config", "base", "--vary", f"{D_FF}=1,2", "w"], "put the directory before flags"),
         (["--config", "table3", "--vary", f"{D_FF}=1,2"], "name a variant as"),
         (["--seeds", "2"], "or the directory of a grid; see --help"),

@@ -94,9 +94,9 @@ def test_parameters_of_registered_functions_are_as_many_as_the_model_has(make_mo
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (lambda x: 1 / 0, "raised ZeroDivisionError for float32[2, 3]: division by zero; mend"),
-        (lambda x: x[:, :2], "made float32[2, 2] of arrays for which it has to make floats[2, 3]"),
-        (lambda x: x > 0, "made bool[2, 3] of arrays for which it has to make floats[2, 3]"),
+        (lambda x: 1 / 0, "raised ZeroDivisionError for float32[2, 3]: division by zero; fix"),
+        (lambda x: x[:, :2], "returned float32[2, 2] instead of floats[2, 3]"),
+        (lambda x: x > 0, "returned bool[2, 3] instead of floats[2, 3]"),
         (lambda x: None, "raised ValueError for float32[2, 3]: None is not a valid value"),
         (lambda x, y: x, "raised TypeError for float32[2, 3]: "),
         (lambda x: x if x.sum() > 0 else -x, "raised TracerBoolConversionError for float32[2, 3]"),
@@ -221,10 +221,10 @@ def test_a_function_of_each_position_has_no_problem_and_is_checked_once(kind, mo
 @pytest.mark.parametrize("kind", thorough_after(4, _BAD))
 def test_a_function_that_would_decode_as_another_model_has_a_problem(kind):
     problem, *_ = _problems(*_BAD[kind])
-    numbers = re.search(r"gives (\S+) where .* together .* and (\S+) where .* itself", problem)
+    numbers = re.search(r"gives (\S+) if .* together, but (\S+) if .* alone", problem)
     together, alone = map(float, numbers.groups())
     assert together != pytest.approx(alone, rel=1e-5)
-    assert re.search(r"may depend only on .*, and not on a state .*; mend the function$", problem)
+    assert re.search(r"may depend only on .*, and not on state .*; fix the function$", problem)
 
 
 @pytest.mark.usefixtures("tables")
