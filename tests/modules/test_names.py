@@ -86,7 +86,7 @@ def test_the_table_has_each_parameter_with_its_shape_layers_and_numbers():
 
 
 def test_what_are_no_parameters_of_a_model_is_refused():
-    with pytest.raises(UserError, match="params are no parameters"):
+    with pytest.raises(UserError, match="params are not the parameters"):
         parameter_table({"params": {}})
     with pytest.raises(UserError, match="an ensemble"):
         named_arrays({"0000": {}, "0001": {}})
