@@ -180,8 +180,8 @@ def test_fields_of_the_same_name_are_told_apart_by_their_sections():
     ("path", "values", "message"),
     [
         ("model.num_head", [1], r"did you mean model\.num_heads"),
-        ("model.dropout_rate", [0.25, 0.25], "two combinations .* name dropout_rate=0.25; leave"),
-        ("training.init_from", [None, "None"], "two combinations .* name init_from=None; leave"),
+        ("model.dropout_rate", [0.25, 0.25], "two combinations .* name dropout_rate=0.25; remove"),
+        ("training.init_from", [None, "None"], "two combinations .* name init_from=None; remove"),
         ("training.learning_rate_factor", [1, 1.0], "factor=1 and .*factor=1.0 .* the same config"),
     ],
 )

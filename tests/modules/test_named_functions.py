@@ -233,7 +233,7 @@ def test_a_function_that_would_decode_as_another_model_has_a_problem(kind):
     [
         (jnp.sqrt, "has values or gradients that are not finite"),
         (lambda x: jnp.where(x > 0, jnp.sqrt(x), 0), "has values or gradients that are not finite"),
-        (lambda x: x + jnp.ones(5), "raised|made float32"),  # of an axis of another size
+        (lambda x: x + jnp.ones(5), "raised|returned float32"),  # of an axis of another size
         (lambda x: 1 / 0, "raised ZeroDivisionError"),
     ],
 )
@@ -247,8 +247,8 @@ def test_a_function_that_fails_or_is_not_finite_has_a_problem(function, message)
     ("function", "message"),
     [
         (lambda x: None, "raised ValueError"),
-        (lambda x: (x, x), r"made float32\[2, "),
-        (lambda x: x.astype(int), "made int32"),
+        (lambda x: (x, x), r"returned float32\[2, "),
+        (lambda x: x.astype(int), "returned int32"),
         (_called_back, "raised ValueError .* Pure callbacks do not support JVP"),
         (_repeated, "cannot be differentiated: Reverse-mode differentiation does not work"),
     ],

@@ -71,7 +71,7 @@ def test_what_has_no_states_is_refused(translator):
     both = ensemble_of(translator)
     with pytest.raises(UserError, match="load one of its models"):
         t2t_jax.encoder_states(both, LINES)
-    with pytest.raises(UserError, match="give those of one of its models"):
+    with pytest.raises(UserError, match="pass the parameters of one model"):
         t2t_jax.parameter_table(both.params)
     with pytest.raises(UserError, match=r"line 4 has \d+ subwords"):
         t2t_jax.encoder_states(translator, ["a", "a dog " * 20_000], first_line=3)
