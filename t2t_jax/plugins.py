@@ -113,11 +113,7 @@ def _reference_to(kind: type) -> str:
 
 
 def flags_from(texts: Sequence[str], command: str) -> list[TrainingFlags]:
-    """Create the flag objects of all plugins for a command.
-
-    Args:
-      texts: results of `TrainingFlags.as_text`. Other flags get their defaults.
-    """
+    """Create the flag objects of all plugins from the results of `TrainingFlags.as_text`."""
     fields: dict[str, dict[str, object]] = dict(map(json.loads, texts))
     return [kind(**fields.get(_reference_to(kind), {})) for kind in added_flags(command)]
 
@@ -188,11 +184,7 @@ def rows(kind: str, reserved: Collection[str] = ()) -> dict[str, Any]:
 
 @cache
 def added_flags(command: str, reserved: tuple[str, ...] = ()) -> Sequence[type[TrainingFlags]]:
-    """Return the `TrainingFlags` subclasses that plugins add to a command.
-
-    Args:
-      reserved: names of the command's other flags, which a plugin cannot use.
-    """
+    """Return the `TrainingFlags` subclasses of plugins that use no `reserved` flag names."""
     owners = dict.fromkeys(reserved, "t2t-jax")
     kinds: list[type[TrainingFlags]] = []
     for plugin in plugins():

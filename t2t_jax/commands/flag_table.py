@@ -185,11 +185,10 @@ def values_of(hint: object) -> str:
 def flags_of(kind: type, values: object = None, section: str = "", prefix: str = "") -> list[Flag]:
     """List the flags of a dataclass: one per field.
 
-    For a field that holds a dataclass, list the flags of that dataclass. Their prefix is the name
-    of the field, unless its annotation is `BARE`.
+    A field that holds a dataclass has the flags of that dataclass, with the name of the field as
+    prefix unless the annotation is `BARE`.
 
     Args:
-      kind: the dataclass.
       values: an object of the dataclass with the defaults. None uses the defaults of the class, and
         lists the config fields of every network architecture.
     """

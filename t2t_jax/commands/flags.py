@@ -134,10 +134,7 @@ def _resolve_alias(alias: str, flags: Collection[str]) -> str:
 
 
 def _hint(flag: str, flags: Collection[str]) -> str:
-    """Suggest a replacement for an unknown flag.
-
-    Only suggest very similar flags, because a less similar flag may have another meaning.
-    """
+    """Suggest a replacement for an unknown flag, if a flag is very similar."""
     otherwise = "see --help-all for all flags"
     if (hint := foreign_hint(flag, flags)) is not None:
         return hint or otherwise
@@ -190,7 +187,7 @@ def parse_flags(
 
     Raises:
       UserError: the command line is invalid.
-      SystemExit: the command line asked for help, which is now printed.
+      SystemExit: the command line asked for help.
     """
     line = _split(command, arguments)
     default_command = defaults(line) if defaults else None

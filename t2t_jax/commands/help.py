@@ -158,10 +158,9 @@ def _short_label(flag: Flag) -> str:
 
 
 def _gist(text: str, width: int) -> str:
-    """Return the longest part of a text that ends with a clause and has at most `width` characters.
+    """Return as many clauses of a text as fit into `width` characters, at least one.
 
-    A clause ends at a sentence end, a semicolon, before a parenthesis, or else at a colon. If the
-    first clause is longer than `width`, return the first clause.
+    A clause ends at a sentence end, a semicolon, before a parenthesis, or else at a colon.
     """
     clause_ends = [
         [end for end in ends if text.count("(", 0, end) == text.count(")", 0, end)]

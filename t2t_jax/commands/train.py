@@ -126,7 +126,7 @@ class TrainCommand:
 def train_command(arguments: Sequence[str], program: str = "t2t-jax train") -> TrainCommand:
     """Parse the command line of `t2t-jax train`; `entry_command` calls this function by its name.
 
-    The defaults of config flags come from the config file, or else from the run in the directory.
+    The defaults of config flags come from --config, or else from the run to resume.
     """
     if not arguments:
         raise UserError(

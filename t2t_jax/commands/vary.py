@@ -28,8 +28,8 @@ def choices_of(factors: Sequence[str], base: Config) -> Choices:
     The value of the base config comes first, because the first variant is the baseline.
 
     Args:
-      factors: the value of each --vary: the fields that change together, such as
-        "model.d_ff=1024,2048" or "model.d_model=128,256 model.num_heads=4,8".
+      factors: the value of each --vary, such as "model.d_ff=1024,2048", or
+        "model.d_model=128,256 model.num_heads=4,8" for fields that change together.
     """
     choices: dict[str | tuple[str, ...], Sequence[object]] = {}
     varied_paths: set[str] = set()

@@ -28,7 +28,7 @@ class NamedFile(io.FileIO):
         self._label = str(path if label is None else label)
 
     def write(self, data: Any, /) -> int:
-        """Write bytes as `io.FileIO` does."""
+        """Write bytes; add the label to errors."""
         try:
             return super().write(data)
         except OSError as error:
@@ -69,7 +69,7 @@ def writing_directory(path: Path) -> Iterator[Path]:
     An error in the block, or a signal that ends the program, removes the directory.
 
     Raises:
-      UserError: the directory cannot be made, exists and is not empty, or is in a bucket.
+      UserError: `path` cannot be made, is not empty, or is in a bucket.
     """
     check_local(path)
     check_own(path)
@@ -84,9 +84,9 @@ def writing_directory(path: Path) -> Iterator[Path]:
 
 
 def check_writable(directory: Path) -> None:
-    """Raise a `UserError` if a directory, which may not exist yet, is not writable.
+    """Raise a `UserError` if a directory or its first existing parent is not writable.
 
-    For a bucket, only check that the bucket exists, not the permission to write.
+    Only check that a bucket exists, not its permissions.
     """
     check_own(directory)
     if isinstance(directory, BucketPath):

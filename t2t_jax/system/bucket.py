@@ -7,8 +7,7 @@ differ from file systems:
 - Writing an object is atomic. Each append uploads the whole object again.
 - Opening an object downloads it first.
 
-fsspec accesses the stores through s3fs and gcsfs, which use the same settings, credentials and
-endpoints as the command-line tools of the stores.
+s3fs and gcsfs use the settings and credentials of the stores' command-line tools.
 """
 
 import errno
@@ -118,8 +117,7 @@ def is_directory(path: Path) -> bool:
 class BucketPath(PosixPath):
     """An object in a store, or a directory: a common prefix of objects.
 
-    The methods raise the same errors as methods of `Path`, and a `UserError` if the store is
-    unreachable, or the bucket or the credentials are missing.
+    Methods raise the errors of `Path`, or a `UserError` if the store is unreachable.
     """
 
     def __str__(self) -> str:
@@ -236,7 +234,7 @@ class BucketPath(PosixPath):
     def write_text(
         self, data: str, encoding: _Name = None, errors: _Name = None, newline: _Name = None
     ) -> int:
-        """Write text to the object atomically; Orbax calls this."""
+        """Write text to the object atomically, for Orbax."""
         self.write_bytes(data.encode(encoding or "utf-8", errors or "strict"))
         return len(data)
 

@@ -66,8 +66,8 @@ def _cpuinfo(path: str | Path) -> Mapping[str, str]:
 def keep_freed_memory() -> None:
     """Make glibc keep the memory that a training step frees.
 
-    By default, glibc returns large blocks to the kernel. Zeroing new pages then takes a quarter of
-    the step time of small models on CPU. Call this function before other threads start.
+    By default, zeroing new pages takes a quarter of the step time of small models on CPU. Call this
+    function before other threads start.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
@@ -86,8 +86,7 @@ def keep_libtpu_quiet() -> None:
 def collect_garbage_seldom() -> None:
     """Make Python collect garbage a hundred times less often.
 
-    JAX creates millions of objects while it traces a program. By default, the garbage collector
-    takes a tenth of the time of a short run.
+    While JAX traces a program, garbage collection takes a tenth of the time of a short run.
     """
     gc.set_threshold(100_000, 20, 100)
 
@@ -144,11 +143,7 @@ def _memory_limits() -> Iterator[int]:
 
 
 def _limits_of_group(controllers: str, group: str) -> Iterator[int]:
-    """Yield the memory limits of a cgroup and its ancestors.
-
-    Inside a container, a cgroup path of the host may be invisible. The outermost visible group is
-    the group of the container.
-    """
+    """Yield the memory limits of a cgroup and its ancestors, as far as a container sees them."""
     if controllers == "":
         root, name = _CGROUPS, "memory.max"
     elif "memory" in controllers.split(","):

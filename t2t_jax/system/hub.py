@@ -69,7 +69,7 @@ def fetch(run: Address, *, with_state: bool = False) -> Path:
       with_state: whether to also download the training state for resuming.
 
     Raises:
-      UserError: the run is missing, access is denied, or it is neither reachable nor cached.
+      UserError: the run is missing, inaccessible, or neither reachable nor cached.
     """
     patterns = [*RUN_FILES, *(STATE_FILES if with_state else ())]
     path = FetchedPath(_download(run, patterns))

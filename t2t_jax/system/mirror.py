@@ -7,13 +7,12 @@ checkpoint that its log records, and the log up to every checkpoint. Steps of a 
 2. Upload the files of new checkpoints.
 3. Upload the log up to the records of these checkpoints.
 4. Upload `_CHECKPOINT_METADATA` of each checkpoint, which marks it as complete.
-5. Upload the log including the records of these checkpoints, but of no later checkpoint.
-6. Remove deleted checkpoints, each with its `_CHECKPOINT_METADATA` first.
+5. Upload the log with the records of these checkpoints, but not of later ones.
+6. Remove deleted checkpoints, `_CHECKPOINT_METADATA` first.
 
-If the store is unreachable, training continues and the thread retries. Each round writes the hashes
-of stored and pending files to `.mirror.json` first. A killed run resumes from the local directory
-if this file has the hashes of the stored log and config. Otherwise, the run was removed or resumed
-elsewhere, and its files are downloaded.
+If the store is unreachable, training continues and the thread retries. Each round first writes the
+hashes of stored and pending files to `.mirror.json`. A killed run resumes from the local directory
+if this file has the hashes of the stored log and config. Otherwise, it downloads the stored files.
 """
 
 import hashlib
@@ -64,17 +63,16 @@ class UnsentError(UserError):
 
 @contextmanager
 def mirrored(workdir: Path, stop: StopSignal, folder: Path | None = None) -> Iterator[Path]:
-    """Yield the local directory to train in; wait at the end until all files are uploaded.
+    """Yield a local directory to train in, and wait until all of its files are uploaded.
 
-    Without a bucket, the local directory is `workdir`. Lock the run first.
+    Lock the run first. If `workdir` is not in a bucket, yield `workdir`.
 
     Args:
       stop: after this signal, wait only briefly.
       folder: the parent of all mirrors; None is the user's cache directory.
 
     Raises:
-      UserError: the store is unreachable at the start.
-      UnsentError: the store is unreachable at the end.
+      UserError: the store is unreachable; an `UnsentError` at the end.
     """
     if not isinstance(workdir, BucketPath):
         yield workdir

@@ -66,7 +66,7 @@ def local_path(name: str | os.PathLike[str], *, with_state: bool = False) -> Pat
       with_state: whether to also download the training state for resuming.
 
     Raises:
-      UserError: the archive is damaged or has unsafe paths, or the hub refuses the download.
+      UserError: the archive is damaged or unsafe, or the download fails.
     """
     if isinstance(name, FetchedPath):
         return name

@@ -32,10 +32,9 @@ _begun: float | None = None
 def run(main: Callable[[Sequence[str]], int]) -> NoReturn:
     """Run a program on its command line, and exit with the returned code.
 
-    A `UserError` or an `OSError` becomes one line on stderr, and an exit code of
-    `system.exit_codes`. A closed output pipe (`| head`) or a signal ends the program without a
-    message, with the exit code that shells report. Inside a `StopSignal`, a signal only requests a
-    stop.
+    Report a `UserError` or an `OSError` as one line on stderr, with a code of `system.exit_codes`.
+    After a closed output pipe (`| head`) or a signal, exit silently with the code that shells
+    report.
     """
     global _begun
     _begun = time.time()

@@ -51,10 +51,7 @@ class _Abandoned(BaseException):
 
 
 def safe_point() -> None:
-    """Mark a point where `StopSignal.attempt` may abandon its work after a signal.
-
-    A user waits for the next safe point, so place safe points close together.
-    """
+    """Mark a point where `StopSignal.attempt` may abandon its work; place these points often."""
     is_over = _is_over.get()
     if is_over is not None and is_over():
         raise _Abandoned
@@ -63,8 +60,8 @@ def safe_point() -> None:
 class StopSignal:
     """Record the first SIGTERM, SIGINT or SIGHUP in a `with` block.
 
-    In a process without `watching`, such as a notebook, the block installs signal handlers. Python
-    allows handlers only on the main thread; on another thread, the block receives no signals.
+    In a process without `watching`, such as a notebook, the block installs signal handlers. It has
+    no effect on threads other than the main thread, where Python allows no handlers.
 
     Attributes:
       number: the number of the signal; 0 before a signal.
@@ -159,8 +156,7 @@ class SignalRequest:
 def watching() -> Iterator[None]:
     """Receive signals for the whole program in a `with` block on the main thread.
 
-    After the block, while Python shuts down, a signal ends the process at once. If a `StopSignal`
-    received a signal, SIGTERM and SIGHUP are ignored instead.
+    After the block, a signal ends the process at once; after a stop, only SIGINT does.
     """
     global _watched, _pipe, _is_stopping
     _is_stopping = False

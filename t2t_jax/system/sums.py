@@ -24,10 +24,7 @@ def listed_sums(directory: Path, skipped: str) -> str:
 
 
 def check_sums(directory: Path, names: Iterable[str]) -> None:
-    """Raise a `UserError` if one of the named files does not match SHA256SUMS.
-
-    A directory without SHA256SUMS passes.
-    """
+    """Raise a `UserError` if a named file does not match SHA256SUMS, if SHA256SUMS exists."""
     if not (directory / SUMS).is_file():
         return
     text = (directory / SUMS).read_text(encoding="utf-8", errors="replace")
