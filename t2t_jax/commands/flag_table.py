@@ -22,7 +22,7 @@ from t2t_jax.system.opening import resolve_run
 _T = TypeVar("_T")
 
 
-def path_by(resolve: Callable[[str], Path]) -> PrimitiveConstructorSpec[Path]:
+def path_rule(resolve: Callable[[str], Path]) -> PrimitiveConstructorSpec[Path]:
     """Make a tyro rule that converts a command-line argument to a path with `resolve`."""
     return PrimitiveConstructorSpec(
         nargs=1,
@@ -41,7 +41,7 @@ _AS_RUN = tyro.conf.arg(metavar="RUN")
 NewRun: TypeAlias = Annotated[Path, tyro.conf.Positional, _AS_RUN]
 """Type of the field `workdir` of a command that writes a run directory."""
 
-RunToRead: TypeAlias = Annotated[Path, path_by(resolve_run)]
+RunToRead: TypeAlias = Annotated[Path, path_rule(resolve_run)]
 """Type of a run to read; `resolve_run` resolves its name."""
 
 OneRun: TypeAlias = Annotated[RunToRead, tyro.conf.Positional, _AS_RUN]

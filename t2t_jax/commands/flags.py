@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeVar
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
-from t2t_jax.commands.flag_table import MAY_STAND_ALONE, REPEATED, Flag, flags_of, path_by
+from t2t_jax.commands.flag_table import MAY_STAND_ALONE, REPEATED, Flag, flags_of, path_rule
 from t2t_jax.commands.foreign_flags import ALIASES, foreign_hint
 from t2t_jax.config import Config
 from t2t_jax.config.families import fields_of, foreign_field, network_config, values_in_family
@@ -44,7 +44,7 @@ _REGISTRY = ConstructorRegistry()
 @_REGISTRY.primitive_rule
 def _path_rule(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Path] | None:
     """Parse a path with `local_path`."""
-    return path_by(local_path) if info.type is Path else None
+    return path_rule(local_path) if info.type is Path else None
 
 
 class CommandLine(NamedTuple):

@@ -207,7 +207,7 @@ def field_docstrings(kind: type) -> dict[str, str]:
     """Parse the docstrings below the fields of a dataclass, by field name."""
     if not dataclasses.is_dataclass(kind):
         return {}
-    classes = (node for node in _parsed(kind.__module__).body if isinstance(node, ast.ClassDef))
+    classes = (node for node in _parse(kind.__module__).body if isinstance(node, ast.ClassDef))
     body = next((node.body for node in classes if node.name == kind.__name__), [])
     docstrings: dict[str, str] = {}
     for field, below in itertools.pairwise(body):
@@ -221,5 +221,5 @@ def field_docstrings(kind: type) -> dict[str, str]:
 
 
 @cache
-def _parsed(module: str) -> ast.Module:
+def _parse(module: str) -> ast.Module:
     return ast.parse(inspect.getsource(sys.modules[module]))

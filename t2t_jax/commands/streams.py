@@ -31,13 +31,13 @@ def open_input(path: Path | None) -> Iterator[Iterator[list[str]]]:
     except OSError as error:
         raise _cannot_read(display_name, error) from error
     with source as stream:
-        at_once = 1 if stream.isatty() else _LINES_AT_ONCE
-        yield decode_lines(_blocks(stream, at_once, display_name), display_name)
+        chunk_size = 1 if stream.isatty() else _LINES_AT_ONCE
+        yield decode_lines(_blocks(stream, chunk_size, display_name), display_name)
 
 
-def _blocks(stream: Lines, at_once: int, display_name: Path | str) -> Iterator[bytes]:
+def _blocks(stream: Lines, chunk_size: int, display_name: Path | str) -> Iterator[bytes]:
     try:
-        yield from blocks_of(stream, display_name, at_once)
+        yield from blocks_of(stream, display_name, chunk_size)
     except DAMAGE as error:
         remedy = "it is damaged or no gzip file; compress it again"
         raise UserError(f"cannot read {display_name}: {error}; {remedy}") from error

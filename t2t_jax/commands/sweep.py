@@ -127,7 +127,7 @@ class SweepCommand:
             raise UserError(
                 "--report uses recorded rules; leave out --halving, --tune, --sampler and --trials"
             )
-        grid = self._with_base(self._grid())
+        grid = self._select_base(self._grid())
         names = chosen_variants(grid, self.only)
         seeds = self._seeds()
         check_counts(seeds=seeds, jobs=self.jobs)
@@ -216,7 +216,7 @@ class SweepCommand:
             raise UserError(f"{_USAGE}, or the directory of a grid; see --help")
         return stored_grid(self.workdir)
 
-    def _with_base(self, grid: Grid) -> Grid:
+    def _select_base(self, grid: Grid) -> Grid:
         """Set the baseline of the grid to the variant of --base."""
         if self.base is None:
             return grid

@@ -191,7 +191,7 @@ def quantize_matrices(params: Parameters, boxes: Parameters) -> Parameters:
     Args:
       boxes: the same parameters in boxes, from `init_parameters`.
     """
-    return _with_boxes(
+    return _convert_boxed(
         MatrixBox, lambda box, x: Int8Matrix(*quantize(x, box.summed_axis)), params, boxes
     )
 
@@ -207,7 +207,7 @@ def convert_matrices(
         matmul only if the bias needs no conversion.
     """
     kinds = (MatrixBox, SummandBox) if summands else MatrixBox
-    return _with_boxes(kinds, lambda _, x: x.astype(dtype), params, boxes)
+    return _convert_boxed(kinds, lambda _, x: x.astype(dtype), params, boxes)
 
 
 def transpose_matrices(params: Parameters, boxes: Parameters) -> Parameters:
@@ -219,10 +219,10 @@ def transpose_matrices(params: Parameters, boxes: Parameters) -> Parameters:
       boxes: the parameters of a stack of such layers in boxes, from `init_parameters`.
     """
 
-    return _with_boxes(MatrixBox, lambda _, x: Transposed(transpose(x)), params, boxes)
+    return _convert_boxed(MatrixBox, lambda _, x: Transposed(transpose(x)), params, boxes)
 
 
-def _with_boxes(
+def _convert_boxed(
     kinds: Any, convert: Callable[..., Matrix], params: Parameters, boxes: Parameters
 ) -> Parameters:
     return map_boxes(lambda box, x: convert(box, x) if isinstance(box, kinds) else x, boxes, params)

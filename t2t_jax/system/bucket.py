@@ -360,8 +360,8 @@ def _reaching(path: BucketPath) -> Iterator[None]:
     except FileNotFoundError as error:
         bucket = "/".join(path.parts[1:2])
         # For a missing name, the gcsfs error has the URL of the bucket or of the object.
-        in_google = rf"b/{re.escape(bucket)}/o($|\?)"
-        if "bucket does not exist" in str(error) or re.search(in_google, str(error)):
+        bucket_url = rf"b/{re.escape(bucket)}/o($|\?)"
+        if "bucket does not exist" in str(error) or re.search(bucket_url, str(error)):
             raise UserError(
                 f"there is no bucket {scheme}://{bucket}; make it, or check its name"
             ) from error
@@ -369,16 +369,16 @@ def _reaching(path: BucketPath) -> Iterator[None]:
     except Exception as error:  # each store library raises its own classes
         kind = type(error).__name__
         if isinstance(error, PermissionError) or str(error).startswith("Forbidden"):  # of gcsfs
-            raise PermissionError(errno.EACCES, _in_words(error), name) from error
+            raise PermissionError(errno.EACCES, _error_text(error), name) from error
         code = (getattr(error, "code", None) or 0) if kind == "HttpError" else 0  # of Google
-        is_of_connection = isinstance(error, OSError) and not kind.startswith("Client")
-        if is_of_connection or code == 429 or code >= 500:
+        is_connection_error = isinstance(error, OSError) and not kind.startswith("Client")
+        if is_connection_error or code == 429 or code >= 500:
             if getattr(error, "errno", None) in _NO_ROOM:  # the local disk is full
                 raise
-            raise OSError(errno.EREMOTEIO, _in_words(error), name) from error
+            raise OSError(errno.EREMOTEIO, _error_text(error), name) from error
         way_out = (_CREDENTIALS if code == 401 or "Credential" in kind else _ADDRESSES)[scheme]
-        raise UserError(f"{name} cannot be reached: {_in_words(error)}; {way_out}") from error
+        raise UserError(f"{name} cannot be reached: {_error_text(error)}; {way_out}") from error
 
 
-def _in_words(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return in_one_line(error)[:200].rstrip(".") or type(error).__name__

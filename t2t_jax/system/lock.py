@@ -130,7 +130,7 @@ def _is_abandoned(path: BucketPath) -> bool:
     if content and machine == _machine():
         number, _, start_time = process.partition("-")
         is_own = number == str(os.getpid())  # this process failed to remove its earlier lock
-        if _start_of(number) == start_time and (not is_own or content.split()[0] in _held):
+        if _start_time(number) == start_time and (not is_own or content.split()[0] in _held):
             raise BlockingIOError
         return True
     if content:
@@ -172,7 +172,7 @@ def _mark_of(path: BucketPath) -> str:
 def _this_process() -> str:
     """Return the identity of this process, as MACHINE/PID-START."""
     number = str(os.getpid())
-    return f"{_machine()}/{number}-{_start_of(number)}"
+    return f"{_machine()}/{number}-{_start_time(number)}"
 
 
 def _machine() -> str:
@@ -184,7 +184,7 @@ def _machine() -> str:
         return f"unknown:{os.urandom(8).hex()}"
 
 
-def _start_of(number: str) -> str:
+def _start_time(number: str) -> str:
     """Return the start time of a process; "" if it does not exist."""
     try:
         status = Path(f"/proc/{number}/stat").read_text(encoding="utf-8", errors="replace")

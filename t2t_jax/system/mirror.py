@@ -183,14 +183,14 @@ class Mirror:
         queue = {
             name: path
             for name, path in remote.items()
-            if not _is_of_checkpoint(name) or _folder(name) in missing
+            if not _in_checkpoint(name) or _folder(name) in missing
         }
         staging = self.local / _FETCHED
         shutil.rmtree(staging, ignore_errors=True)
         fetch_files({staging / name: path for name, path in queue.items()}, self._end_at_signal)
         self._sent = dict.fromkeys(remote)
         for name in sorted(queue, key=_is_last):
-            path, is_large = self.local / name, _is_of_checkpoint(name) and not _is_last(name)
+            path, is_large = self.local / name, _in_checkpoint(name) and not _is_last(name)
             digest = "" if is_large else _digest((staging / name).read_bytes())
             if _folder(name) in missing or digest not in self._hashes.get(name, ()):
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -275,8 +275,8 @@ class Mirror:
         if not (changed or removed) and logs[-1] == self._sent_log:
             return
         self._forget(removed)
-        self._check_wanted()
-        files = [name for name in changed if _is_of_checkpoint(name)]
+        self._check_owner()
+        files = [name for name in changed if _in_checkpoint(name)]
         small: dict[str, bytes] = {}
         # Hard links keep the files until the end of the round, as training may remove them.
         shutil.rmtree(self.local / _SENDING, ignore_errors=True)
@@ -285,7 +285,7 @@ class Mirror:
                 (self.local / _SENDING / name).parent.mkdir(parents=True, exist_ok=True)
                 os.link(self.local / name, self.local / _SENDING / name)
             for name in changed:
-                if not _is_of_checkpoint(name):
+                if not _in_checkpoint(name):
                     small[name] = (self.local / name).read_bytes()  # event files may grow meanwhile
         except FileNotFoundError:  # of a checkpoint that is being removed
             return self._round()
@@ -293,9 +293,9 @@ class Mirror:
         rewritten = {_folder(name) for name in files if _is_last(name) and name in self._sent}
         self._remove([f"{folder}/{LAST}" for folder in rewritten])
         self._remove([n for n in self._sent if n not in local and _folder(n) in rewritten])
-        self._remove([n for n in removed if not _is_of_checkpoint(n)])
+        self._remove([n for n in removed if not _in_checkpoint(n)])
         for name, content in small.items():
-            self._check_wanted()
+            self._check_owner()
             self._sent[name] = None
             (self.remote / name).write_bytes(content)
             self._sent[name], self._hashes[name] = local[name], [_digest(content)]
@@ -304,7 +304,7 @@ class Mirror:
         self._send([name for name in files if _is_last(name)], local)
         self._send_log(logs[1])
         # Orbax removes the files of a checkpoint one by one.
-        incomplete = {_folder(name) for name in removed if _is_of_checkpoint(name)}
+        incomplete = {_folder(name) for name in removed if _in_checkpoint(name)}
         incomplete -= {folder for folder in incomplete if f"{folder}/{PARAMETERS_ONLY}" in local}
         self._remove([n for n in self._sent if _is_last(n) and _folder(n) in incomplete])
         self._remove([name for name in removed if name in self._sent])
@@ -318,7 +318,7 @@ class Mirror:
 
     def _send_log(self, log: bytes | None) -> None:
         if log is not None and log != self._sent_log:
-            self._check_wanted()
+            self._check_owner()
             (self.remote / _LOG).write_bytes(log)
             self._sent_log, hashes = log, self._hashes[_LOG]
             self._hashes[_LOG] = hashes[hashes.index(_digest(log)) :]
@@ -337,19 +337,19 @@ class Mirror:
 
     def _send(self, names: list[str], local: dict[str, _Signature]) -> None:
         if names:  # avoid reading the lock if there is nothing to upload
-            self._check_wanted()
+            self._check_owner()
         self._sent.update(dict.fromkeys(names))
         send_files({self.local / _SENDING / name: self.remote / name for name in names})
         self._sent.update((name, local[name]) for name in names)
 
     def _remove(self, names: list[str]) -> None:
         if names:
-            self._check_wanted()
+            self._check_owner()
         remove(self.remote / name for name in names)
         for name in names:
             del self._sent[name]
 
-    def _check_wanted(self) -> None:
+    def _check_owner(self) -> None:
         if self._gives_up.is_set() or lock.is_lost(self.remote / lock.LOCK):
             raise UnsentError(
                 f"uploads to {self.remote} stop, because another process trains in it now; this "
@@ -430,11 +430,11 @@ def _cut_log(log: bytes | None, step: int) -> bytes | None:
 def _is_hidden(name: str) -> bool:
     """Return whether a file is hidden; `.zarray` of zarr belongs to a checkpoint."""
     parts = name.split("/")
-    return any(part[0] == "." for part in (parts[:2] if _is_of_checkpoint(name) else parts))
+    return any(part[0] == "." for part in (parts[:2] if _in_checkpoint(name) else parts))
 
 
 def _is_last(name: str) -> bool:
-    return name.endswith(f"/{LAST}") and _is_of_checkpoint(name)
+    return name.endswith(f"/{LAST}") and _in_checkpoint(name)
 
 
 def _is_newest(name: str) -> bool:
@@ -442,7 +442,7 @@ def _is_newest(name: str) -> bool:
     return _is_last(name) and name.startswith(f"{_CHECKPOINTS[0]}/")
 
 
-def _is_of_checkpoint(name: str) -> bool:
+def _in_checkpoint(name: str) -> bool:
     return name.count("/") > 1 and name.split("/")[0] in _CHECKPOINTS
 
 

@@ -73,7 +73,7 @@ def local_path(name: str | os.PathLike[str], *, with_state: bool = False) -> Pat
     if address := hub.address(name):
         return hub.fetch(address, with_state=with_state)
     path = as_path(name)
-    return _unpacked(path) if path.name.endswith(_ARCHIVES) and path.is_file() else path
+    return _unpack(path) if path.name.endswith(_ARCHIVES) and path.is_file() else path
 
 
 def check_directory_name(path: Path) -> None:
@@ -94,7 +94,7 @@ class _Member(NamedTuple):
     open: Callable[[], IO[bytes] | None]
 
 
-def _unpacked(archive: Path) -> Path:
+def _unpack(archive: Path) -> Path:
     """Unpack the run in an archive; return the archive itself if it contains no run."""
     copy = user_folder("cache") / "runs" / digest_of(archive)
     try:
@@ -106,7 +106,7 @@ def _unpacked(archive: Path) -> Path:
                 root = _root(sizes)
                 if root is None:
                     return archive
-                _check_room(copy, sum(sizes[path] for path in sizes if _is_of_run(path, root)))
+                _check_room(copy, sum(sizes[path] for path in sizes if _is_run_file(path, root)))
                 with writing_directory(copy) as directory:
                     _extract(_members(file), root, directory)
                     sums = listed_sums(directory, _COPY_SUMS)
@@ -149,7 +149,7 @@ def _members(file: IO[bytes]) -> Iterator[_Member]:
     file.seek(0)
     is_zip = file.read(2) == b"PK"  # a tar file may end with a zip member, so check the start
     total = names = 0
-    for number, member in enumerate((_in_zip if is_zip else _in_tar)(file)):
+    for number, member in enumerate((_zip_members if is_zip else _tar_members)(file)):
         total += max(0, member.size)
         names += len(member.name)
         if number >= _MOST_MEMBERS or total > _MOST_BYTES or names > _MOST_NAMES:
@@ -157,7 +157,7 @@ def _members(file: IO[bytes]) -> Iterator[_Member]:
         yield member
 
 
-def _in_zip(file: IO[bytes]) -> Iterator[_Member]:
+def _zip_members(file: IO[bytes]) -> Iterator[_Member]:
     with zipfile.ZipFile(file) as archive:
         for info in archive.infolist():
             # zipfile does not limit the memory of bzip2 and LZMA.
@@ -187,7 +187,7 @@ class _TarMember(tarfile.TarInfo):
     _proc_gnusparse_10 = _refuse_sparse  # the format whose map is not in a header
 
 
-def _in_tar(file: IO[bytes]) -> Iterator[_Member]:
+def _tar_members(file: IO[bytes]) -> Iterator[_Member]:
     file.seek(0)
     # tarfile does not limit the memory of bzip2 and LZMA.
     mode: Literal["r:gz", "r:"] = "r:gz" if file.read(2) == b"\x1f\x8b" else "r:"
@@ -210,7 +210,7 @@ def _root(files: Iterable[PurePosixPath]) -> PurePosixPath | None:
     return next(iter(roots), None)
 
 
-def _is_of_run(path: PurePosixPath, root: PurePosixPath) -> bool:
+def _is_run_file(path: PurePosixPath, root: PurePosixPath) -> bool:
     if not path.is_relative_to(root):
         return False
     name = str(path.relative_to(root))
@@ -221,7 +221,7 @@ def _extract(members: Iterator[_Member], root: PurePosixPath, copy: Path) -> Non
     """Write the files of a run into a directory, and skip other members."""
     for member in members:
         path = PurePosixPath(member.name)
-        if not _is_of_run(path, root):
+        if not _is_run_file(path, root):
             continue
         if path.is_absolute() or ".." in path.parts:
             raise UserError(f"{member.name!r:.80} points outside of the archive")

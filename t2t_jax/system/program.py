@@ -43,7 +43,7 @@ def run(main: Callable[[Sequence[str]], int]) -> NoReturn:
     host.keep_freed_memory()
     with watching():
         prepare_process()
-        code = _code_of(main)
+        code = _run_main(main)
     sys.exit(code)
 
 
@@ -110,7 +110,7 @@ def prepare_process() -> None:
         host.let_devices_wait()
 
 
-def _code_of(main: Callable[[Sequence[str]], int]) -> int | str | None:
+def _run_main(main: Callable[[Sequence[str]], int]) -> int | str | None:
     """Run `main` and return its exit code; end the process after an error of the user."""
     try:
         try:

@@ -79,7 +79,7 @@ class StopSignal:
         if _watched:
             _stops.append(self)
         elif threading.current_thread() is threading.main_thread():
-            for number in _not_ignored():
+            for number in _handled_signals():
                 self._previous[number] = signal.signal(number, self._receive)
         return self
 
@@ -166,7 +166,7 @@ def watching() -> Iterator[None]:
     os.set_blocking(write_end, False)
     threading.Thread(target=_listen, args=(read_end,), daemon=True, name="signals").start()
     previous_fd = signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
-    _watched = frozenset(_not_ignored())
+    _watched = frozenset(_handled_signals())
     for number in _watched:
         signal.signal(number, _leave_to_thread)
     try:
@@ -193,7 +193,7 @@ def settle() -> None:
             _settled.wait(_PATIENCE_SECONDS)
 
 
-def _not_ignored() -> list[int]:
+def _handled_signals() -> list[int]:
     return [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]
 
 
