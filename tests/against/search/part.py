@@ -180,7 +180,7 @@ DOCUMENTED = {
     "end_forbidden": "ignores the end-of-sentence token in `suppress_tokens`",
     "greedy_penalty": "scores of greedy search",
     "near tie": "closer than 1e-5",
-    "one_end": "takes an end-of-sentence token only as the best continuation",
+    "one_end": "accepts an end-of-sentence token only if it is the best continuation",
     "padding": "may write padding",
     "prefix": "prefix of a target",
     "renormalizes": "normalizes probabilities over the allowed subwords",
