@@ -46,14 +46,14 @@ GPU = replace(
 
 
 def _fused_cache_layout(beam_size: int | None, is_fused: bool) -> CacheLayout:
-    beam_layout: CacheLayout = "in_order" if is_fused else "turned"
+    beam_layout: CacheLayout = "in_order" if is_fused else "transposed"
     return "stacked" if beam_size == 1 else beam_layout
 
 
 CUDNN_GPU = replace(
     GPU,
     attention=FastAttention((cudnn_form, blockwise_form)),
-    cache_layout=lambda beam_size, is_fused: "stacked" if beam_size == 1 else "turned",
+    cache_layout=lambda beam_size, is_fused: "stacked" if beam_size == 1 else "transposed",
 )
 """Kernels for NVIDIA GPUs of compute capability 8.0 or later, which cuDNN's attention needs."""
 

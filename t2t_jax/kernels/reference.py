@@ -44,7 +44,7 @@ cheaper than setting the values to zero."""
 Losses: TypeAlias = tuple[Float[Array, "b t"], Float[Array, "b t"]]
 """The smoothed loss and the negative log-likelihood of every token, in nats."""
 
-CacheLayout: TypeAlias = Literal["turned", "in_order", "stacked"]
+CacheLayout: TypeAlias = Literal["transposed", "in_order", "stacked"]
 """The memory layout of cached keys and values in decoding; see `modules.cache`."""
 
 
@@ -217,7 +217,7 @@ class Kernels:
     or a barrier that makes the compiler finish the update first."""
     logsumexp: Callable[..., Float32[Array, "b k"]] = lambda x: jax.nn.logsumexp(x, axis=-1)
     """Computes the log of the sum of exponentials of each hypothesis's logits."""
-    cache_layout: Callable[[int | None, bool], CacheLayout] = lambda beam_size, is_fused: "turned"
+    cache_layout: Callable[[int | None, bool], CacheLayout] = lambda _, is_fused: "transposed"
     """Maps the beam size, and whether fused attention supports the heads, to the layout of the
     cache. A beam size of None asks for the layout of the sources' keys and values."""
     cache_dtype: Callable[[DTypeLike], DTypeLike] = lambda dtype: dtype

@@ -35,9 +35,9 @@ from t2t_jax.modules.cache import (
     InOrder,
     KeysValues,
     LayerCache,
-    RememberedKeysValues,
     SourceCache,
-    turned,
+    SourceKeysValues,
+    transpose_heads,
     update_cache_and_attend,
 )
 from t2t_jax.modules.named_functions import call, score_function
@@ -277,7 +277,7 @@ class MultiHeadAttention(nn.Module):
         """Compute self-attention of many positions, and keys and values for the cache.
 
         Returns:
-          The output of each position, and the keys and values in the layout "turned".
+          The output of each position, and the keys and values in the layout "transposed".
         """
         query, key, value = self._joined_projections(x, context)
         heads, query_mask = context.kernels.attention(
@@ -285,12 +285,12 @@ class MultiHeadAttention(nn.Module):
         )
         # The dtype of the cache may differ from the dtype of x: CPUs always cache float32.
         cache_dtype = context.kernels.cache_dtype(x.dtype)
-        cache = turned(*(y.astype(cache_dtype) for y in (key, value)))
+        cache = transpose_heads(*(y.astype(cache_dtype) for y in (key, value)))
         return self.output(attention.merge_heads(heads), context, query_mask), cache
 
     def prefill_encoded(
         self, encoded: Float[Array, "b k d_model"], context: Context
-    ) -> RememberedKeysValues:
+    ) -> SourceKeysValues:
         """Compute the keys and values of an encoder's output, for `step_to_encoded`.
 
         Args:
@@ -303,7 +303,7 @@ class MultiHeadAttention(nn.Module):
             # `fused_cached_attention` requires zeros as the values of padding.
             return InOrder(key, jnp.where(context.mask[:, 0, 0, :, None, None], value, 0))
         cache_dtype = context.kernels.cache_dtype(encoded.dtype)
-        return turned(*(y.astype(cache_dtype) for y in (key, value)))
+        return transpose_heads(*(y.astype(cache_dtype) for y in (key, value)))
 
     def step(
         self,

@@ -1,13 +1,13 @@
 """The cached keys and values of outputs and sources in decoding, in a layout for each device.
 
-=========  ==========================================  ==========================================
-turned     `[b, groups, d_k, slots]` and               fast matmuls on CPUs, and works on any
-           `[b, groups, slots, d_v]`, for each layer   device: see `cached_attention`
-in order   `[b, slots, groups, d]` twice, for each     for cuDNN: attention of several
-           layer                                       hypotheses, or to a source, is one kernel
-stacked    `[b, layers, groups, slots, d_k + d_v]`     one hypothesis on GPUs: attention is one
-                                                       kernel, and writing, of all layers, another
-=========  ==========================================  ==========================================
+==========  =========================================  =========================================
+transposed  `[b, groups, d_k, slots]` and              fast matmuls on CPUs, and works on any
+            `[b, groups, slots, d_v]`, for each layer  device: see `cached_attention`
+in order    `[b, slots, groups, d]` twice, for each    for cuDNN: attention of several
+            layer                                      hypotheses, or to a source, is one kernel
+stacked     `[b, layers, groups, slots, d_k + d_v]`    one hypothesis on GPUs: attention is one
+                                                       kernel; writing, of all layers, another
+==========  =========================================  =========================================
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ from t2t_jax.kernels.reference import CacheLayout, Score
 # Keys and values of the positions attended to. "_" binds no name, because the number of positions
 # differs between uses.
 KeysValues = tuple[Float[Array, "b _ groups d_k"], Float[Array, "b _ groups d_v"]]
-# Keys and values in the turned layout, which `cached_attention` takes.
+# Keys and values in the transposed layout, which `cached_attention` takes.
 CachedKeysValues = tuple[Float[Array, "b groups d_k _"], Float[Array, "b groups _ d_v"]]
 CACHED_AXES = 3, 2
 """The axes of the positions in `CachedKeysValues`."""
@@ -58,13 +58,13 @@ LayerCache: TypeAlias = CachedKeysValues | InOrder | OfStack
 TransformerCache: TypeAlias = tuple[CachedKeysValues | InOrder, ...] | Stacked
 """Self-attention keys and values of each decoder layer, for `capacity * k` slots."""
 # Keys and values of a source. "_" binds no name, because cross-attention may have other heads.
-RememberedKeysValues = tuple[Float[Array, "b _ d_k _"], Float[Array, "b _ _ d_v"]] | InOrder
+SourceKeysValues = tuple[Float[Array, "b _ d_k _"], Float[Array, "b _ _ d_v"]] | InOrder
 
 
 class SourceCache(NamedTuple):
     """Keys and values of the sources in a layer, with the mask and bias of a step."""
 
-    keys_values: RememberedKeysValues
+    keys_values: SourceKeysValues
     """Keys and values, one copy for all hypotheses of a source."""
     mask: Bool[Array, "b 1 1 s"]
     """True for the source positions that the step attends to."""
@@ -95,9 +95,9 @@ def empty_cache(
     return ((keys, values),) * depth
 
 
-def axes_of(layout: CacheLayout, depth: int) -> Any:
+def cache_axes(layout: CacheLayout, depth: int) -> Any:
     """Return the axes of positions, in a tree with the structure of a cache."""
-    axes: dict[CacheLayout, Any] = {"turned": CACHED_AXES, "in_order": cast(Any, InOrder)(1, 1)}
+    axes: dict[str, Any] = {"transposed": CACHED_AXES, "in_order": cast(Any, InOrder)(1, 1)}
     return 3 if layout == "stacked" else (axes[layout],) * depth
 
 
@@ -140,7 +140,7 @@ def update_cache_and_attend(
     Args:
       write_at: slot of the first of the new entries.
       mask: True where a query may attend to a slot.
-      prefix: keys and values of the source that all hypotheses continue; requires a turned cache.
+      prefix: keys and values of the source that all hypotheses continue, for a transposed cache.
       bias: added to the scores; None means no bias. An `InOrder` cache requires None.
       score: the score function; an `InOrder` cache requires `ScaledProducts`.
 
@@ -161,7 +161,7 @@ def update_cache_and_attend(
         new_cache = InOrder(*(_write(write_at, *x, axis=1) for x in zip(cache, new, strict=True)))
         heads = cached_attention.fused_cached_attention(query, *new_cache, mask, score.scale)
         return heads, new_cache
-    sides = zip(cache, turned(*new), CACHED_AXES, strict=True)
+    sides = zip(cache, transpose_heads(*new), CACHED_AXES, strict=True)
     key, value = (_write(write_at, *side) for side in sides)
     outputs = cached_attention.CachedEntries(key, value, mask, bias)
     # One softmax over the source and the outputs, without a copy that concatenates the two.
@@ -169,10 +169,10 @@ def update_cache_and_attend(
     return cached_attention.cached_attention(query, parts, score), (key, value)
 
 
-def turned(
+def transpose_heads(
     keys: Float[Array, "b k groups d_k"], values: Float[Array, "b k groups d_v"]
 ) -> CachedKeysValues:
-    """Transpose keys and values to the turned layout."""
+    """Transpose keys and values to the transposed layout."""
     return keys.transpose(0, 2, 3, 1), values.transpose(0, 2, 1, 3)
 
 

@@ -96,7 +96,7 @@ class CachedDecoding(NetworkScoring):
 
     def cache_layout(self, beam_size: int) -> CacheLayout:
         """Return the layout of keys and values in the cache."""
-        return "turned"
+        return "transposed"
 
     def memory(self, params: Parameters, inputs: PyTree) -> Memory:
         """See `DecodingModel.memory`."""
@@ -119,8 +119,8 @@ class TransformerDecoding(CachedDecoding):
         config = self.network.config
         depth = config.stacks[-1].num_layers
         layout = source_layout(config.attention_of("cross"), config.dtype, self.network.kernels)
-        slots = cache.axes_of(self.cache_layout(beam_size), depth)
-        return Axes(slots, cast(Any, TransformerMemory)(cache.axes_of(layout, depth), 3))
+        slots = cache.cache_axes(self.cache_layout(beam_size), depth)
+        return Axes(slots, cast(Any, TransformerMemory)(cache.cache_axes(layout, depth), 3))
 
     def cache_layout(self, beam_size: int) -> CacheLayout:
         """See `CachedDecoding.cache_layout`."""

@@ -22,7 +22,7 @@ from t2t_jax.config import DecoderOnlyConfig
 from t2t_jax.functional import masks
 from t2t_jax.kernels.reference import DistanceBias
 from t2t_jax.modules.attention import Context, Mask
-from t2t_jax.modules.cache import CachedKeysValues, SourceCache, axes_of
+from t2t_jax.modules.cache import CachedKeysValues, SourceCache, cache_axes
 from t2t_jax.modules.cached_decoding import CachedDecoding
 from t2t_jax.modules.decoding_model import AttentionWeights, Axes, LastTokens
 from t2t_jax.modules.parameters import Parameters
@@ -172,7 +172,7 @@ class LanguageModelDecoding(CachedDecoding):
 
     def axes(self, beam_size: int = 1) -> Axes:
         """See `DecodingModel.axes`."""
-        axes = axes_of("turned", self.network.config.stacks[-1].num_layers)
+        axes = cache_axes("transposed", self.network.config.stacks[-1].num_layers)
         return Axes(slots=axes, sources=cast(Any, Prompt)(axes, 1, 1))
 
     def attention_weights(self, params: Parameters, batch: Batch) -> AttentionWeights:

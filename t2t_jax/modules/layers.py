@@ -18,7 +18,7 @@ from t2t_jax.errors import UserError
 from t2t_jax.functional.masks import attention_mask
 from t2t_jax.kernels.cached_attention import CachedEntries
 from t2t_jax.modules.attention import DEFAULT_CONTEXT, Context, MultiHeadAttention, Norm
-from t2t_jax.modules.cache import LayerCache, RememberedKeysValues, SourceCache
+from t2t_jax.modules.cache import LayerCache, SourceCache, SourceKeysValues
 from t2t_jax.modules.feed_forward import FeedForward
 from t2t_jax.parallel.axes import constrain
 
@@ -131,7 +131,7 @@ class Layer(nn.Module):
 
     def prefill(
         self, x: Float[Array, "b s d_model"], context: Context
-    ) -> tuple[Float[Array, "b s d_model"], RememberedKeysValues]:
+    ) -> tuple[Float[Array, "b s d_model"], SourceKeysValues]:
         """Compute the keys and values of the sources, once for all decoding steps.
 
         Args:
@@ -145,7 +145,7 @@ class Layer(nn.Module):
         if self.stack.cross_attention is not None:
             return x, self.cross_attention.prefill_encoded(x, context)
         # `attend` has the type of a sub-layer, so it returns the keys and values by this list.
-        caches: list[RememberedKeysValues] = []
+        caches: list[SourceKeysValues] = []
 
         def attend(y: Float[Array, "b s d_model"]) -> Float[Array, "b s d_model"]:
             y, keys_values = self.self_attention.prefill(y, context)

@@ -20,8 +20,8 @@ from t2t_jax.config import ModelConfig, model, sections
 from t2t_jax.kernels.products import MATMUL_NAME
 from t2t_jax.modules.attention import DEFAULT_CONTEXT, WEIGHTS, Context, Norm, join_projections
 from t2t_jax.modules.cache import (
-    RememberedKeysValues,
     SourceCache,
+    SourceKeysValues,
     TransformerCache,
     join_layer_caches,
     layer_caches,
@@ -96,7 +96,7 @@ class LayerStack(nn.Module):
 
     def prefill(
         self, x: Float[Array, "b s d_model"], context: Context
-    ) -> tuple[RememberedKeysValues, ...]:
+    ) -> tuple[SourceKeysValues, ...]:
         """Compute the keys and values of the sources in each layer.
 
         Args:

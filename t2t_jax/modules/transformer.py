@@ -23,7 +23,7 @@ from t2t_jax.functional.masks import attention_mask
 from t2t_jax.kernels.cross_entropy import in_chunks
 from t2t_jax.kernels.reference import REFERENCE, DistanceBias, Kernels, Losses
 from t2t_jax.modules.attention import Context, Mask, Norm
-from t2t_jax.modules.cache import RememberedKeysValues, SourceCache, TransformerCache
+from t2t_jax.modules.cache import SourceCache, SourceKeysValues, TransformerCache
 from t2t_jax.modules.decoding_model import LastTokens, Memory, SourceForm, TokenSources
 from t2t_jax.modules.embedding import PositionEncoding, TokenEmbedding
 from t2t_jax.modules.layers import Dropout
@@ -298,7 +298,7 @@ def cache_length(config: ModelConfig, capacity: int) -> int:
 class TransformerMemory(NamedTuple):
     """The encoded sources in decoding, shared by all hypotheses of a source."""
 
-    keys_values: tuple[RememberedKeysValues, ...]
+    keys_values: tuple[SourceKeysValues, ...]
     """Keys and values of the encoder's output in each decoder layer."""
     mask: Bool[Array, "b 1 1 s"]
     """False at padding."""
