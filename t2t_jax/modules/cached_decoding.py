@@ -37,16 +37,16 @@ class NetworkScoring:
         return self.network.config.longest_sentence
 
     def logits(self, params: Parameters, batch: Batch) -> Float[Array, "b t vocab"]:
-        """See `ScoringModel.logits`."""
+        """Compute the logits of every target token; see `ScoringModel.logits`."""
         return cast(Any, self.network.apply({"params": params}, batch, deterministic=True))
 
     def losses(self, params: Parameters, batch: Batch, label_smoothing: float) -> Losses:
-        """See `ScoringModel.losses`."""
+        """Compute the loss of every target token, in nats; see `ScoringModel.losses`."""
         options: Any = {"label_smoothing": label_smoothing, "method": "losses"}
         return cast(Any, self.network.apply({"params": params}, batch, **options))
 
     def attention_weights(self, params: Parameters, batch: Batch) -> AttentionWeights:
-        """See `ScoringModel.attention_weights`."""
+        """Return the weights of all layers and heads; see `ScoringModel.attention_weights`."""
         _, variables = self.network.apply({"params": params}, batch, mutable=[WEIGHTS])
         return {
             stack if name == "self_attention" else "cross": attention["weights"][0]
@@ -63,11 +63,11 @@ class CachedDecoding(NetworkScoring):
 
     @property
     def sources(self) -> SourceForm:
-        """See `DecodingModel.sources`."""
+        """Return the format of the model's sources."""
         return self.network.sources
 
     def prepare(self, params: Parameters, quantize: sections.Quantize = "none") -> Parameters:
-        """See `DecodingModel.prepare`."""
+        """Convert the parameters for `memory` and `step`; see `DecodingModel.prepare`."""
         declared, config = declared_parameters(self.network), self.network.config
         if quantize == "int8":
             params = parameters.quantize_matrices(params, declared)
@@ -87,7 +87,7 @@ class CachedDecoding(NetworkScoring):
         return params | {"decoder": unstacked | layers}
 
     def empty_cache(self, rows: int, beam_size: int, capacity: int) -> cache.TransformerCache:
-        """See `DecodingModel.empty_cache`."""
+        """Make the cache for the first decoding step; see `DecodingModel.empty_cache`."""
         config, layout = self.network.config, self.cache_layout(beam_size)
         decoder, slots = config.stacks[-1], cache_length(config, capacity) * beam_size
         dtype = self.network.kernels.cache_dtype(config.dtype)
@@ -99,13 +99,13 @@ class CachedDecoding(NetworkScoring):
         return "transposed"
 
     def memory(self, params: Parameters, inputs: PyTree) -> Memory:
-        """See `DecodingModel.memory`."""
+        """Compute the keys and values of the sources for `step`; see `DecodingModel.memory`."""
         return self.network.clone(is_cached=True).apply({"params": params}, inputs, method="memory")
 
     def step(
         self, params: Parameters, last: LastTokens, cache: cache.TransformerCache, memory: Memory
     ) -> tuple[Float[Array, "b k vocab"], cache.TransformerCache]:
-        """See `DecodingModel.step`."""
+        """Compute the logits of the next token of each hypothesis; see `DecodingModel.step`."""
         network = self.network.clone(is_cached=True)
         return network.apply({"params": params}, last, cache, memory, method="step")
 
@@ -115,7 +115,7 @@ class TransformerDecoding(CachedDecoding):
     """The `DecodingModel` of a `Transformer`."""
 
     def axes(self, beam_size: int = 1) -> Axes:
-        """See `DecodingModel.axes`."""
+        """Return the axes of slots and positions in cache and memory; see `DecodingModel.axes`."""
         config = self.network.config
         depth = config.stacks[-1].num_layers
         layout = source_layout(config.attention_of("cross"), config.dtype, self.network.kernels)
@@ -123,7 +123,7 @@ class TransformerDecoding(CachedDecoding):
         return Axes(slots, cast(Any, TransformerMemory)(cache.cache_axes(layout, depth), 3))
 
     def cache_layout(self, beam_size: int) -> CacheLayout:
-        """See `CachedDecoding.cache_layout`."""
+        """Return the layout of keys and values in the cache; see `CachedDecoding.cache_layout`."""
         config = self.network.config
         has_bias = config.positions.bias is not None
         is_fused = is_fused_in_decoding(config.attention_of("decoder"), config.dtype)

@@ -41,17 +41,17 @@ class TokenSources:
     """The format of texts: ids with an end-of-sentence token."""
 
     def blank(self, length: int) -> list[int]:
-        """See `SourceForm.blank`."""
+        """Make a placeholder source of `length` ids."""
         return [0] * length
 
     def padded(
         self, sources: SequenceOf[list[int]], rows: int, length: int
     ) -> Int32[np.ndarray, "b s"]:
-        """See `SourceForm.padded`."""
+        """Pad the ids of sources to an array with one source per row."""
         return padded(sources, rows, length)
 
     def inputs(self, arrays: Int[Array, "b s"]) -> Sequence:
-        """See `SourceForm.inputs`."""
+        """Convert padded ids to a `Sequence`."""
         return one_a_row(arrays)
 
 

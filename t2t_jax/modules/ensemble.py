@@ -51,22 +51,22 @@ class Ensemble:
         return self.members[0].sources
 
     def axes(self, beam_size: int = 1) -> Axes:
-        """See `DecodingModel.axes`."""
+        """Return the axes of slots and positions in cache and memory; see `DecodingModel.axes`."""
         members = [member.axes(beam_size) for member in self.members]
         return Axes(tuple(axes.slots for axes in members), tuple(axes.sources for axes in members))
 
     def prepare(self, params: Parameters, quantize: Quantize = "none") -> Parameters:
-        """See `DecodingModel.prepare`."""
+        """Convert the parameters for `memory` and `step`; see `DecodingModel.prepare`."""
         return join_parameters(
             member.prepare(p, quantize) for member, p in self._members_with(params)
         )
 
     def empty_cache(self, rows: int, beam_size: int, capacity: int) -> Cache:
-        """See `DecodingModel.empty_cache`."""
+        """Make the cache for the first decoding step; see `DecodingModel.empty_cache`."""
         return tuple(member.empty_cache(rows, beam_size, capacity) for member in self.members)
 
     def memory(self, params: Parameters, inputs: PyTree) -> tuple[Memory, ...]:
-        """See `DecodingModel.memory`."""
+        """Compute the keys and values of the sources for `step`; see `DecodingModel.memory`."""
         return tuple(member.memory(p, inputs) for member, p in self._members_with(params))
 
     def step(
@@ -76,17 +76,17 @@ class Ensemble:
         cache: tuple[Cache, ...],
         memory: tuple[Memory, ...],
     ) -> tuple[Float[Array, "b k vocab"], tuple[Cache, ...]]:
-        """See `DecodingModel.step`."""
+        """Compute the logits of the next token of each hypothesis; see `DecodingModel.step`."""
         members = zip(self.members, params.values(), cache, memory, strict=True)
         steps = [member.step(p, last, slots, sources) for member, p, slots, sources in members]
         return log_mean([logits for logits, _ in steps]), tuple(new_cache for _, new_cache in steps)
 
     def logits(self, params: Parameters, batch: Batch) -> Float[Array, "b t vocab"]:
-        """See `DecodingModel.logits`."""
+        """Compute the logits of every target token; see `DecodingModel.logits`."""
         return log_mean([member.logits(p, batch) for member, p in self._members_with(params)])
 
     def losses(self, params: Parameters, batch: Batch, label_smoothing: float) -> Losses:
-        """See `DecodingModel.losses`."""
+        """Compute the loss of every target token, in nats; see `DecodingModel.losses`."""
         tokens = batch.targets.tokens
         return label_smoothed_cross_entropy(self.logits(params, batch), tokens, label_smoothing)
 

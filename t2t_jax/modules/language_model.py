@@ -107,7 +107,7 @@ class LanguageModel(DecoderNetwork):
     config: DecoderOnlyConfig
 
     def decoded(self, batch: Batch, base: Context | None = None) -> Float[Array, "b t d_model"]:
-        """See `TokenNetwork.decoded`."""
+        """Compute the decoder's output for every target token; see `TokenNetwork.decoded`."""
         check_ids("inputs.tokens", batch.inputs.tokens, self.vocab_size)
         has_sources = batch.inputs.tokens.shape[1] > 0
         if has_sources:
@@ -139,7 +139,7 @@ class LanguageModel(DecoderNetwork):
         return masks.attention_mask(segments, segments, causal=True, window=window)
 
     def memory(self, inputs: Sequence) -> Prompt:
-        """See `DecodingModel.memory`."""
+        """Compute the keys and values of the sources for `step`; see `DecodingModel.memory`."""
         is_real = inputs.segments != 0
         mask = self.sequence_mask(inputs.segments, is_real)
         context = self.context("target", inputs.positions, mask)
@@ -147,7 +147,7 @@ class LanguageModel(DecoderNetwork):
         return Prompt(self.decoder.prefill(x, context), inputs.tokens, is_real)
 
     def step_input(self, last: LastTokens, memory: Prompt) -> StepInput:
-        """See `DecoderNetwork.step_input`."""
+        """Compute the input of the decoder for one step; see `DecoderNetwork.step_input`."""
         end = jnp.maximum(memory.is_real.sum(1) - 1, 0)  # index of the last source token
         first = jnp.take_along_axis(memory.tokens, end[:, None], axis=1)
         tokens = jnp.where(last.positions[:, None] == 0, first, last.tokens)
@@ -171,7 +171,7 @@ class LanguageModelDecoding(CachedDecoding):
     """The `DecodingModel` of a `LanguageModel`: an output continues its source."""
 
     def axes(self, beam_size: int = 1) -> Axes:
-        """See `DecodingModel.axes`."""
+        """Return the axes of slots and positions in cache and memory; see `DecodingModel.axes`."""
         axes = cache_axes("transposed", self.network.config.stacks[-1].num_layers)
         return Axes(slots=axes, sources=cast(Any, Prompt)(axes, 1, 1))
 

@@ -54,7 +54,7 @@ def call(
 
 @cache
 def elementwise(entry: Entry) -> Activation:
-    """Return an activation function."""
+    """Return the activation function of an entry of `ACTIVATIONS`."""
 
     def activation(x: Float[Array, "..."]) -> Float[Array, "..."]:
         return call(entry, x.shape, x.dtype, x)

@@ -119,7 +119,7 @@ class TokenNetwork(nn.Module):
         deterministic: bool = True,
         first_row: Int[Array, ""] | int = 0,
     ) -> Losses:
-        """See `Network.losses`."""
+        """Compute the loss of every target token, in nats; see `Network.losses`."""
         x = self._decoded(batch, deterministic, first_row)
         losses: Callable[..., Losses] = partial(
             self.kernels.losses,
@@ -258,7 +258,7 @@ class DecoderNetwork(TokenNetwork):
     def step(
         self, last: LastTokens, cache: TransformerCache, memory: Memory
     ) -> tuple[Float[Array, "b k vocab"], TransformerCache]:
-        """See `DecodingModel.step`."""
+        """Compute the logits of the next token of each hypothesis; see `DecodingModel.step`."""
         inputs = self.step_input(last, memory)
         context = self._step_context(inputs, last.clock, last.ancestry_mask)
         sources = inputs.sources(context.bias)
@@ -308,7 +308,7 @@ class Transformer(DecoderNetwork):
     """The Transformer (section 3, figure 1)."""
 
     def decoded(self, batch: Batch, base: Context | None = None) -> Float[Array, "b t d_model"]:
-        """See `TokenNetwork.decoded`."""
+        """Compute the decoder's output for every target token; see `TokenNetwork.decoded`."""
         inputs, targets = batch
         encoded = self.encode(inputs, base)
         segments, window = targets.segments, self.config.attention_window
@@ -328,7 +328,7 @@ class Transformer(DecoderNetwork):
         return TransformerMemory(self.decoder.prefill(self.encode(inputs), context), mask)
 
     def step_input(self, last: LastTokens, memory: TransformerMemory) -> StepInput:
-        """See `DecoderNetwork.step_input`."""
+        """Compute the input of the decoder for one step; see `DecoderNetwork.step_input`."""
         positions = jnp.broadcast_to(last.positions[:, None], last.tokens.shape)
         tokens = jnp.where(positions == 0, self.bos_id, last.tokens)
         sources = tuple(SourceCache(layer, memory.mask) for layer in memory.keys_values)
