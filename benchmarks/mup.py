@@ -31,23 +31,23 @@ python benchmarks/mup.py runs/mup_small docs/results
 
 The grid finds the best learning rate of four widths, in the standard parametrization and in
 [muP](../widths.md). The grid trains models of Multi30k with one seed (`configs/mup_small.py`). At
-width 64 both parametrizations are the same.
+width 64, the standard parametrization and muP are identical.
 
-Hardware, date and time:
+The grid ran on
 {note}.
 
 ![Perplexity on dev over the learning rate, by width](mup_small.png)
 
-The best rate of each width, and its distance from the best rate at width 64 in factors of 2:
+The table lists the best rate of each width, and its distance from width 64 in factors of 2:
 
 {best}
 
-Perplexity on dev by peak learning rate:
+The table lists the dev perplexity by peak learning rate:
 
 {table}
 
-With one seed, the ranking of neighboring rates is uncertain. Long training runs may differ
-from these {steps} steps.
+With one seed, the ranking of neighboring learning rates is uncertain. Longer training runs may
+differ from these runs of {steps} steps.
 """
 
 

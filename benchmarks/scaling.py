@@ -97,7 +97,7 @@ def _document(asked: Scaling) -> Iterator[str]:
     assert hardware is not None
     yield "# Scaling: from one TPU chip to 256"
     yield ""
-    yield "This page says how many TPU chips a model needs, and what limits the time of a step."
+    yield "This page says how many TPU chips a model needs, and what limits a training step."
     yield ""
     yield (
         "**The tables list bounds from a compiler, not measurements.** `python benchmarks/"
@@ -106,19 +106,19 @@ def _document(asked: Scaling) -> Iterator[str]:
     )
     yield ""
     yield (
-        "- The times are what FLOPs, memory traffic and messages of the compiled step would each "
-        f"take at the chip's stated peaks: {hardware.flops_per_s / 1e12:.0f} TFLOP/s in bfloat16, "
-        f"{hardware.memory_bytes_per_s / 1e9:.0f} GB/s of memory, "
+        "- FLOPs, memory traffic and messages of the compiled step would each take the listed "
+        f"times at the chip's peaks. These peaks are {hardware.flops_per_s / 1e12:.0f} TFLOP/s "
+        f"in bfloat16, {hardware.memory_bytes_per_s / 1e9:.0f} GB/s of memory, and "
         f"{hardware.sent_bytes_per_s / 1e9:.0f} GB/s over all links together. A step takes at "
-        "least the longest of the three."
+        "least the longest of these three times."
     )
     yield (
         f"- Each chip gets {_TOKENS_PER_CHIP:,} source and {_TOKENS_PER_CHIP:,} target positions, "
-        "in sentences of 256. With ideal scaling, the time is constant."
+        "in sentences of 256. With ideal scaling, more chips do not change the time."
     )
     yield (
-        "- The mesh is data x fsdp x tensor. `remat layer` computes each layer a second time, "
-        "which the FLOPs do not count."
+        "- The mesh column lists the sizes of the axes data x fsdp x tensor. `remat layer` "
+        "computes each layer a second time, which the FLOPs do not count."
     )
     for name in asked.configs:
         yield ""
