@@ -68,7 +68,7 @@ def test_layers_with_large_arrays_are_compiled_one_by_one(make_model, make_batch
     model = make_model(compute_dtype="bfloat16")
     batch = make_batch(_SOURCES, _TARGETS)
     in_a_loop, looped = _losses_and_gradients(model, batch, kernels=CPU_BFLOAT16)
-    monkeypatch.setattr(cpu, "_LARGE", 1)
+    monkeypatch.setattr(cpu, "_MIN_UNROLLED_SIZE", 1)
     one_by_one, unrolled = _losses_and_gradients(model, batch, kernels=CPU_BFLOAT16)
     with_loops, without = (
         program.lower(model.variables).compile().as_text().count(" while(")
