@@ -50,11 +50,11 @@ class Batches:
         seed: int,
         rows_of: Callable[[BatchShape], int] = lambda shape: shape.rows,
     ) -> None:
-        """Count the rows of each part, without reading tokens.
+        """Count the batch rows that the examples fill, without reading their tokens.
 
         Args:
           rows_of: a function that returns the number of rows that the devices compute for a batch
-            of this shape, with empty rows beyond the batch.
+            of this shape, including empty rows.
         """
         self.parts = examples if isinstance(examples, Parts) else OnePart(examples)
         content = self.parts.content
@@ -93,7 +93,7 @@ class Batches:
 
     @property
     def padding_waste(self) -> dict[str, float]:
-        """Return the fraction of padding among an epoch's `source` and `target` positions."""
+        """Return the fractions of padding of the `source` and `target` positions in an epoch."""
         counts = self._batch_counts
         rows, *array_lengths = np.array(self._shapes).T
         computed_rows = counts * [self._rows_of(shape) for shape in self._shapes]
@@ -112,15 +112,15 @@ class Batches:
 
     @property
     def _batch_counts(self) -> Int[np.ndarray, " classes"]:
-        """Return the number of batches of each class in the first epoch."""
+        """Return the number of batches of each class (batch shape) in the first epoch."""
         classes = np.concatenate([window.cuts.classes for window in self._windows(0)])
         return np.bincount(classes, minlength=len(self._shapes))
 
     def empty_rows(self, config: DataConfig | None = None) -> float:
-        """Return the fraction of computed positions that are in empty rows.
+        """Return the fraction of computed positions in empty rows, which devices may need.
 
         Args:
-          config: a config with other tokens per step; None is the config of the batches.
+          config: a config with other tokens per step; None uses the config of the batches.
         """
         # Empty rows fill up a batch so that all devices have the same number of rows.
         form = row_form(self.parts.content, config) if config else self._form
@@ -130,15 +130,15 @@ class Batches:
         return float(1 - positions.sum() / (positions @ ratios))
 
     def bounds_with_few_empty_rows(self, max_share: float) -> tuple[int, int] | None:
-        """Find source and target tokens per step with at most a share of empty rows, or None.
+        """Find source and target tokens per step for which `empty_rows` is at most `max_share`.
 
-        The result is nearest to the config's values, and at most four times as large.
+        The result is nearest to the config's values, and at most four times as large, or None.
         """
-        rows, source, target = self._form.shapes[-1]
-        unit = self._rows_of(BatchShape(1, source, target))  # the fewest rows that fill all devices
-        counts = range(unit, 4 * max(rows, unit) + 1, unit)
+        rows, source_length, target_length = self._form.shapes[-1]
+        min_rows = self._rows_of(BatchShape(1, source_length, target_length))  # fill all devices
+        counts = range(min_rows, 4 * max(rows, min_rows) + 1, min_rows)
         for count in sorted(counts, key=lambda count: abs(count - rows)):
-            bounds = count * (source or target), count * target
+            bounds = count * (source_length or target_length), count * target_length
             config = replace(
                 self._config, source_tokens_per_step=bounds[0], target_tokens_per_step=bounds[1]
             )
@@ -171,43 +171,46 @@ class Batches:
         return jax.tree.map(lambda *arrays: np.concatenate(arrays), *batches)
 
     def placement(self, step: int) -> Placement:
-        """Return the examples in the global batch of a step; the corpus must be one part."""
+        """Return the index, row and segment id of each example in the batch of a step.
+
+        The corpus must be one part.
+        """
         [(_, placement, _)] = self._placements(step, np.arange(self.shape(step).rows))
         return placement
 
     def _placements(
         self, step: int, indices: Integer[np.ndarray, " n"]
     ) -> list[tuple[Examples, Placement, int]]:
-        """Select the examples in these rows of a step's global batch, part by part.
+        """Select the examples for the rows `indices` of a step's global batch, part by part.
 
         Returns:
           For each part: its examples; their placement, with rows counted from 0; and the end of the
           part's rows in `indices`.
         """
-        plan, batch = self._find(step)
+        plan, index = self._find(step)
         window = plan.window
-        batch_rows = plan.rows[:, slice(*window.cuts.starts[batch : batch + 2])]  # [2, rows]
+        batch_rows = plan.rows[:, slice(*window.cuts.starts[index : index + 2])]  # [2, rows]
         num_rows = batch_rows.shape[1]
         if len(window.portions.parts) == 1:
-            rows = np.flatnonzero(indices < num_rows)
-            parts, positions = batch_rows[:, indices[rows]]
+            filled_rows = np.flatnonzero(indices < num_rows)
+            parts, positions = batch_rows[:, indices[filled_rows]]
             starts = [0, len(parts)]
         else:
             batch_rows = batch_rows[:, np.argsort(batch_rows[0], kind="stable")]
             # A batch with too few rows spreads them evenly, so each process has its share.
-            max_rows = self._form.shapes[window.cuts.classes[batch]].rows
+            max_rows = self._form.shapes[window.cuts.classes[index]].rows
             slots = np.arange(num_rows) * max_rows // num_rows
-            rows = np.flatnonzero(np.isin(indices, slots))
-            parts, positions = batch_rows[:, np.searchsorted(slots, indices[rows])]
+            filled_rows = np.flatnonzero(np.isin(indices, slots))
+            parts, positions = batch_rows[:, np.searchsorted(slots, indices[filled_rows])]
             starts = [0, *(np.flatnonzero(np.diff(parts)) + 1).tolist(), len(parts)]
         # Empty rows between two parts belong to the first of them.
-        bounds = [0, *rows[starts[1:-1]].tolist(), len(indices)]
+        bounds = [0, *filled_rows[starts[1:-1]].tolist(), len(indices)]
         selections = []
         for (start, stop), (begin, end) in zip(pairwise(starts), pairwise(bounds), strict=True):
             part = int(parts[start]) if len(parts) else 0
             examples, layout = self._open_part(int(window.portions.parts[part]))
             layout_rows = self._layout_rows(window.portions, part, positions[start:stop])
-            placement = _members(layout, layout_rows, rows[start:stop] - begin)
+            placement = _members(layout, layout_rows, filled_rows[start:stop] - begin)
             selections.append((examples, placement, end))
         if not self._is_one_window and len(parts):
             self._read_ahead(plan.epoch, plan.number + 1, slice(int(parts[0]), int(parts[-1]) + 1))
@@ -216,29 +219,33 @@ class Batches:
     def _layout_rows(
         self, portions: Portions, index: int, positions: Int32[np.ndarray, " rows"]
     ) -> Int32[np.ndarray, " rows"]:
-        """Map positions in the concatenated random orders of a part to rows of its layout."""
+        """Map positions in the concatenated random orders of part `index` to rows of its layout."""
         part, copy = int(portions.parts[index]), int(portions.copies[index])
-        first = int(portions.begin[index])
+        first_order = int(portions.begin[index])
         orders, positions = np.divmod(positions, self._counts[part].sum(dtype=np.int32))
         rows = np.empty_like(positions)
-        for number in np.unique(orders).tolist():
-            in_order = orders == number
-            rows[in_order] = self._order(first + number, part, copy)[positions[in_order]]
+        for order in np.unique(orders).tolist():
+            in_order = orders == order
+            rows[in_order] = self._order(first_order + order, part, copy)[positions[in_order]]
         return rows
 
-    def _read_ahead(self, epoch: int, number: int, share: slice) -> None:
-        """Open a slice of the parts of a window in a background thread, once."""
+    def _read_ahead(self, epoch: int, index: int, part_slice: slice) -> None:
+        """Open some parts of a window in a background thread, unless an earlier call did.
+
+        Args:
+          index: the index of the window in the epoch.
+        """
 
         def open_all() -> None:
             windows = self._windows(epoch)
-            window = windows[number] if number < len(windows) else self._windows(epoch + 1)[0]
+            window = windows[index] if index < len(windows) else self._windows(epoch + 1)[0]
             with suppress(UserError):  # the thread that uses the part raises the error again
-                for part in window.portions.parts[share].tolist():
+                for part in window.portions.parts[part_slice].tolist():
                     self._open_part(part)
 
         with self._lock:
-            is_new = self._last_prefetched < (epoch, number)
-            self._last_prefetched = max(self._last_prefetched, (epoch, number))
+            is_new = self._last_prefetched < (epoch, index)
+            self._last_prefetched = max(self._last_prefetched, (epoch, index))
         if is_new:
             threading.Thread(target=open_all, daemon=True, name="read ahead").start()
 
@@ -272,18 +279,18 @@ class Batches:
         if step < 0:
             raise ValueError(f"no batch {step}: steps count from 0")
         if self._is_one_window:
-            epoch, index = divmod(step, self.steps_per_epoch)
+            epoch, epoch_step = divmod(step, self.steps_per_epoch)
         else:
             with self._lock:
                 while (start := self._starts[-1]) <= step:
                     self._starts.append(start + self._windows(len(self._starts) - 1)[-1].end)
             epoch = bisect_right(self._starts, step) - 1
-            index = step - self._starts[epoch]
+            epoch_step = step - self._starts[epoch]
         windows = self._windows(epoch)
-        number = bisect_right(windows, index, key=lambda window: window.end)
-        plan = self._plan(epoch, number)
-        start = windows[number].end - len(plan.batches)
-        return plan, int(plan.batches[index - start])
+        window_index = bisect_right(windows, epoch_step, key=lambda window: window.end)
+        plan = self._plan(epoch, window_index)
+        start = windows[window_index].end - len(plan.batches)
+        return plan, int(plan.batches[epoch_step - start])
 
     def _make_windows(self, epoch: int) -> list["_Window"]:
         windows, end = [], 0
@@ -299,36 +306,36 @@ class Batches:
         return windows
 
     def _rows_before(
-        self, times: Float[np.ndarray, " n"], parts: Int[np.ndarray, " n"]
+        self, passes: Float[np.ndarray, " n"], parts: Int[np.ndarray, " n"]
     ) -> Int64[np.ndarray, "n classes"]:
         """Count the rows of each class in the first passes over each part.
 
         Args:
-          times: the number of passes over each part; 1.5 is one random order and half of another.
+          passes: the number of passes over each part; 1.5 is one random order and half of another.
         """
         counts = self._counts[parts]  # [n, classes]
         # Parts and classes round at different fractions, so that their sum neither gains nor loses
         # rows. Multiples of the golden ratio are spread evenly between 0 and 1.
-        numbers = parts[:, None] * counts.shape[1] + np.arange(counts.shape[1])
-        rounding = (numbers + 0.5) * _GOLDEN_RATIO % 1
-        orders = np.floor(times)[:, None]
-        in_order = np.floor((times[:, None] - orders) * counts + rounding)
-        return orders.astype(np.int64) * counts + in_order.astype(np.int64)
+        flat_indices = parts[:, None] * counts.shape[1] + np.arange(counts.shape[1])
+        rounding = (flat_indices + 0.5) * _GOLDEN_RATIO % 1
+        full_passes = np.floor(passes)[:, None]
+        partial_rows = np.floor((passes[:, None] - full_passes) * counts + rounding)
+        return full_passes.astype(np.int64) * counts + partial_rows.astype(np.int64)
 
-    def _make_plan(self, epoch: int, number: int) -> "_Plan":
-        window = self._windows(epoch)[number]
+    def _make_plan(self, epoch: int, window_index: int) -> "_Plan":
+        window = self._windows(epoch)[window_index]
         parts, copies, *_ = window.portions
         # The windows of a mixture may begin with the same part.
-        stream = 0 if self.parts.same_epochs else number
-        rng = _row_stream(self._seed, epoch, int(parts[0]), int(copies[0]), stream)
+        stream_index = 0 if self.parts.same_epochs else window_index
+        rng = _row_stream(self._seed, epoch, int(parts[0]), int(copies[0]), stream_index)
         # `_make_order` draws the first numbers of this stream for the rows of the first part.
         rng.random_raw(int(self._counts[parts[0]].sum()), output=False)
         batches = shuffled_within(np.zeros(len(window.cuts.classes), np.uint8), rng)
         rows = _spread_rows(window, self._counts[parts], rng)
-        return _Plan(epoch, number, window, rows, batches)
+        return _Plan(epoch, window_index, window, rows, batches)
 
     def _make_order(self, epoch: int, part: int, copy: int) -> Int32[np.ndarray, " rows"]:
-        """Order the rows of a part by class, and shuffle the rows of each class.
+        """Return the rows of a part sorted by class (batch shape), in random order within a class.
 
         Args:
           epoch: the index of the random order, which is the epoch without a mixture.
@@ -341,8 +348,8 @@ class Batches:
 
     def _open(self, part: int) -> tuple[Examples, Layout]:
         examples = self.parts.open(part)
-        seed, number = self.parts.packing_key(self._seed, part)
-        rng = _random_stream(seed, _PACKING, part=number)
+        seed, packing_part = self.parts.packing_key(self._seed, part)
+        rng = _random_stream(seed, _PACKING, part=packing_part)
         return examples, self._form.lay_out(examples.source_lengths, examples.target_lengths, rng)
 
     def _count_rows(self, part: int) -> tuple[Int[np.ndarray, " classes"], int]:
@@ -354,14 +361,14 @@ class Batches:
 def describe_corpus(batches: Batches) -> str:
     """Describe the corpus for the log: pairs read and skipped, steps, shapes and padding."""
     num_read, skipped, num_examples, *_ = batches.parts.content
-    waste = [f"{share:.1%} of {side}" for side, share in batches.padding_waste.items()]
-    counts = f"{num_read:,} pairs read, {num_examples:,} kept ({_reasons(skipped)})"
+    padding = [f"{share:.1%} of {side}" for side, share in batches.padding_waste.items()]
+    summary = f"{num_read:,} pairs read, {num_examples:,} kept ({_reasons(skipped)})"
     if not skipped:
-        counts = f"{num_read:,} documents read, in {num_examples:,} sequences"
+        summary = f"{num_read:,} documents read, in {num_examples:,} sequences"
     return (
-        f"{counts}\n"
+        f"{summary}\n"
         f"{batches.steps_per_epoch:,} steps an epoch in {len(batches.shapes)} batch shapes; "
-        f"padding {', '.join(waste)} positions"
+        f"padding {', '.join(padding)} positions"
     )
 
 
@@ -370,7 +377,7 @@ def _reasons(skipped: Mapping[str, int]) -> str:
 
 
 class _Window(NamedTuple):
-    """Parts of the corpus whose rows an epoch mixes with each other."""
+    """Parts of the corpus that an epoch reads together, and whose rows it shuffles together."""
 
     portions: Portions
     """The portions of the parts, in the order of their rows in a batch."""
@@ -385,7 +392,7 @@ class _Window(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """The rows of each batch of a window, and the order of the batches."""
+    """The rows of each batch of a window of the corpus, and the order of the batches."""
 
     epoch: int
     number: int
@@ -401,13 +408,14 @@ class _Plan(NamedTuple):
 def _spread_rows(
     window: _Window, totals: Int[np.ndarray, "parts classes"], rng: np.random.Philox
 ) -> Int32[np.ndarray, "2 rows"]:
-    """Spread the rows of each part evenly over the rows of each class, at a random offset.
+    """Order the rows of a window so that each batch has an even share of every part.
 
     Args:
-      totals: the number of rows of each class in a random order of each part.
+      totals: the number of rows of each class (batch shape) in a random order of each part.
 
     Returns:
-      `_Plan.rows`, sorted by class, and within a class in the order of the batches.
+      The index of each row's part in the window, and its position in the part's random orders,
+      sorted by class, and within a class in the order of the batches.
     """
     # So every batch holds each part's rows side by side, in proportion to the part's share of the
     # class. Each process makes the same range of rows of every batch, and opens few parts.
@@ -416,22 +424,22 @@ def _spread_rows(
     if num_parts == 1 and np.array_equal(counts, totals) and not window.start.any():
         positions = np.arange(counts.sum(), dtype=np.int32)
         return np.stack([np.zeros_like(positions), positions])
-    repeats = counts.T.ravel()  # class by class, and part by part in a class
+    sizes = counts.T.ravel()  # class by class, and part by part in a class
     offsets = np.tile(rng.random_raw(num_parts) / 2.0**64, num_classes)  # in [0, 1)
-    ranks = ranges(np.zeros_like(repeats), repeats)  # of each row in its part and class
-    keys = (ranks + np.repeat(offsets, repeats)) / np.repeat(repeats, repeats)  # [rows]
-    order = np.lexsort((keys, np.repeat(np.arange(num_classes).repeat(num_parts), repeats)))
-    parts = np.repeat(np.tile(np.arange(num_parts), num_classes), repeats)
-    in_class = ranks + np.repeat(window.start.T.ravel(), repeats)
-    orders, in_class = np.divmod(in_class, np.repeat(totals.T.ravel(), repeats))
-    positions = orders * totals.sum(axis=1)[parts] + np.repeat(starts.T.ravel(), repeats) + in_class
+    ranks = ranges(np.zeros_like(sizes), sizes)  # of each row in its part and class
+    keys = (ranks + np.repeat(offsets, sizes)) / np.repeat(sizes, sizes)  # [rows]
+    order = np.lexsort((keys, np.repeat(np.arange(num_classes).repeat(num_parts), sizes)))
+    parts = np.repeat(np.tile(np.arange(num_parts), num_classes), sizes)
+    ranks += np.repeat(window.start.T.ravel(), sizes)
+    orders, ranks = np.divmod(ranks, np.repeat(totals.T.ravel(), sizes))
+    positions = orders * totals.sum(axis=1)[parts] + np.repeat(starts.T.ravel(), sizes) + ranks
     return np.stack([parts[order], positions[order]]).astype(np.int32)
 
 
 def _members(
     layout: Layout, layout_rows: Int32[np.ndarray, " rows"], rows: Integer[np.ndarray, " rows"]
 ) -> Placement:
-    """Return the examples of rows of a layout, and assign them to rows of a batch."""
+    """Return the examples of rows of a layout, and assign them to rows of a batch, in order."""
     starts = layout.starts[layout_rows]
     counts = layout.starts[layout_rows + 1] - starts  # examples of each row
     return Placement(
@@ -449,6 +457,6 @@ def _row_stream(seed: int, epoch: int, part: int, copy: int, window: int = 0) ->
 def _random_stream(
     seed: int, stream: int, kind: int = 0, *, part: int = 0, window: int = 0
 ) -> np.random.Philox:
-    """Return a stream of raw random bits, identical in every version of NumPy."""
+    """Return random bits, identical in every version of NumPy; each argument changes them all."""
     key = np.array([seed, stream], np.uint64)
     return np.random.Philox(key=key, counter=[0, window, kind, part])

@@ -42,6 +42,7 @@ def entry(config: DataConfig, name: str, make: Callable[[], Contents]) -> Path:
 
     Args:
       name: the name of the entry, which must change whenever its contents would.
+      make: a function that returns the files of the entry.
     """
     # Machines can share a cache in a bucket. Each keeps a local copy of its entries, because arrays
     # are mapped from files into memory.
@@ -62,7 +63,7 @@ def entry(config: DataConfig, name: str, make: Callable[[], Contents]) -> Path:
 
 
 def _shared_contents(remote: BucketPath, make: Callable[[], Contents]) -> Contents:
-    """Download the contents of a bucket's entry; make and upload them if it has none."""
+    """Return the files of a cache entry in a bucket; make and upload them if they are missing."""
     with tempfile.TemporaryDirectory(prefix="t2t_jax-") as folder:
         download, upload = Path(folder) / "download", Path(folder) / "upload"
         with suppress(FileNotFoundError):  # another machine is replacing the entry
@@ -97,7 +98,7 @@ def cache_root(config: DataConfig) -> Path:
 
 
 def _is_whole(folder: Path, path: Path) -> bool:
-    """Return whether an entry has no fault; warn of a fault, with `path` as the entry's name."""
+    """Return whether the cache entry in `folder` is undamaged; if not, warn and name it `path`."""
     fault = _fault(folder)
     if fault:
         warn(f"{path} is damaged ({fault}); it is made again")
@@ -105,27 +106,27 @@ def _is_whole(folder: Path, path: Path) -> bool:
 
 
 def _fault(folder: Path) -> str | None:
-    """Describe the first fault of an entry; return None if it has none."""
+    """Describe the first fault of the cache entry in a folder; return None if it is undamaged."""
     try:
-        if pipes := [path.name for path in folder.iterdir() if not path.is_file()]:
-            return f"{pipes[0]} is not a file"
+        if non_files := [path.name for path in folder.iterdir() if not path.is_file()]:
+            return f"{non_files[0]} is not a file"
         digests = records.parse_object((folder / _DIGESTS).read_bytes(), _SCHEMA)["blake2b"]
         names = {path.name for path in folder.iterdir()} - {_DIGESTS}
         if names != set(digests):
             return f"{_DIGESTS} does not list the files of the folder"
         with ThreadPoolExecutor() as pool:  # hashing releases the GIL
             digest = partial(sums.digest_of, kind="blake2b")
-            actual = list(pool.map(digest, map(folder.joinpath, digests)))
+            hashes = list(pool.map(digest, map(folder.joinpath, digests)))
     except OSError as error:
         return error.strerror or str(error)
     except ValueError as error:
         return f"{_DIGESTS}: {error}"
-    changed_names = [n for n, hash_ in zip(digests, actual, strict=True) if hash_ != digests[n]]
+    changed_names = [n for n, hash_ in zip(digests, hashes, strict=True) if hash_ != digests[n]]
     return f"{changed_names[0]} is not what was written" if changed_names else None
 
 
 def _replace(folder: Path, contents: Contents) -> None:
-    """Write an entry to a temporary folder, and rename it.
+    """Write a cache entry to a temporary folder, and rename that folder to `folder`.
 
     Raises:
       OSError: the entry cannot be written.
@@ -150,7 +151,7 @@ def _write_all(folder: Path, contents: Contents) -> None:
 
 
 class _HashingFile:
-    """A writable file that hashes all bytes."""
+    """A writable binary file that hashes all bytes written to it."""
 
     # The hash of the bytes, not of the stored file, reveals wrongly stored bytes.
 
@@ -175,7 +176,7 @@ def _write(path: Path, content: bytes | np.ndarray) -> str:
 
 
 def _remove_stale(root: Path) -> None:
-    """Remove entries that a killed process left unfinished more than a day ago."""
+    """Remove cache entries that a killed process left unfinished more than a day ago."""
     for path in root.glob(f"{_UNFINISHED}*"):
         with suppress(OSError):
             if time.time() - path.stat().st_mtime > _STALE_AFTER_SECONDS:

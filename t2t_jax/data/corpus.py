@@ -39,7 +39,7 @@ class Corpus:
 
     @property
     def facts(self) -> tasks.TaskFacts:
-        """Return the `TaskFacts` of the corpus's task."""
+        """Return the properties of the task, such as translation, for which the corpus is read."""
         return tasks.TASKS[tasks.task_name(self.name, self.task)]
 
     @property
@@ -116,7 +116,7 @@ def _open(name: str, config: DataConfig) -> Corpus:
 
 
 def pair_splits(name: str, config: DataConfig) -> dict[str, Split]:
-    """Return the splits of parallel text; see `TaskFacts.corpora`."""
+    """Return the splits of a corpus of parallel text, such as `text:DIR`, by name."""
     scheme, _, path = name.partition(":")
     languages = config.source_language, config.target_language
     if name == _BUNDLED:
@@ -125,8 +125,8 @@ def pair_splits(name: str, config: DataConfig) -> dict[str, Split]:
         return text_files.file_splits(path, config, languages) or text_files.text_splits(
             text_files.corpus_directory(path), *languages
         )
-    if (row := added_schemes().get(scheme)) and path:
-        return _provided_splits(row.pairs, name, config)
+    if (provider := added_schemes().get(scheme)) and path:
+        return _provided_splits(provider.pairs, name, config)
     raise _unknown_corpus(name)
 
 
@@ -135,7 +135,7 @@ def _provided_splits(function: str, name: str, config: DataConfig) -> dict[str, 
 
 
 def tree_splits(name: str, config: DataConfig) -> dict[str, Split]:
-    """Return the splits of sentences and their trees; see `TaskFacts.corpora`."""
+    """Return the splits of sentences and their trees, such as `trees:DIR`, by name."""
     paths = name.partition(":")[2].split("+")
     if not all(paths):
         raise _unknown_corpus(name)
@@ -194,19 +194,19 @@ def _read_mixture(
 
 
 def document_splits(name: str, config: DataConfig) -> dict[str, Split]:
-    """Return the splits of text of one language: `train.txt` and so on, or a bundled side.
+    """Return the splits of text of one language, such as `text:DIR`, by name.
 
-    See `TaskFacts.corpora`.
+    `bundled:` reads the source side of the bundled corpus.
     """
     scheme, _, path = name.partition(":")
     if name == _BUNDLED:
         directory, suffix = _BUNDLED_FILES, config.source_language
-    elif scheme == "text" and (one_file := text_files.file_splits(path, config, ("text",))):
-        return one_file
+    elif scheme == "text" and (file_splits := text_files.file_splits(path, config, ("text",))):
+        return file_splits
     elif scheme == "text" and path:
         directory, suffix = text_files.corpus_directory(path), "txt"
-    elif (row := added_schemes().get(scheme)) and row.documents and path:
-        return _provided_splits(row.documents, name, config)
+    elif (provider := added_schemes().get(scheme)) and provider.documents and path:
+        return _provided_splits(provider.documents, name, config)
     else:
         raise UserError(
             f"corpus={quote(name)} has no text of one language for data.task={config.task!r}; give "
@@ -227,7 +227,11 @@ def _survey_documents(unit: str, file: text_files.TextFile) -> str:
 
 
 def _read_documents(unit: str, file: text_files.TextFile) -> Iterator[Chunk]:
-    """Yield the documents of a file that are not blank, each with an empty source."""
+    """Yield the documents of a file that are not blank, each with an empty source.
+
+    Args:
+      unit: whether "lines" or "paragraphs" are documents.
+    """
     if unit == "lines":
         documents = (line for line in file.lines() if line.strip())
     else:
@@ -242,7 +246,7 @@ def _survey_trees(*files: text_files.TextFile) -> str:
 
 
 def _read_trees(*files: text_files.TextFile) -> Iterator[Chunk]:
-    """Yield cleaned trees, each as a line of words and a line of symbols."""
+    """Yield the trees of files: lines of words as sources, lines of their symbols as targets."""
     trees = chain.from_iterable(parse_trees(file.lines(), file.path) for file in files)
     lines = ((" ".join(words), " ".join(symbols)) for words, symbols in map(clean_tree, trees))
     return chunks(lines)

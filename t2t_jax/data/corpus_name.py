@@ -37,7 +37,7 @@ _TFDS_NAMES = {
 
 @cache
 def added_schemes() -> Mapping[str, CorpusRow]:
-    """Return the corpus schemes of extras and plugins."""
+    """Return the corpus schemes, such as `tfds`, that extras and plugins add."""
     return _EXTRA_SCHEMES | rows("corpora", (*_CORE_SCHEMES, *_EXTRA_SCHEMES))
 
 
@@ -61,7 +61,7 @@ class Component(NamedTuple):
 
 
 def components_of(name: str) -> list[Component]:
-    """Parse a name into its corpora and weights: one corpus, unless it is a mixture."""
+    """Parse the name of a corpus or mixture, such as text:A*3+text:B, into corpora and weights."""
     components = []
     for part in _next_corpus().split(name):
         match = _WITH_WEIGHT.fullmatch(part)

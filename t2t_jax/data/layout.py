@@ -39,7 +39,7 @@ def _round_up(number: int, multiple: int) -> int:
 
 
 class Layout(NamedTuple):
-    """The pairs of each row, which are the same in every epoch."""
+    """The sentence pairs in each row of training batches, which are the same in every epoch."""
 
     classes: UInt8[np.ndarray, " rows"]
     """The class of each row."""
@@ -92,7 +92,7 @@ def _pack(
     shape: BatchShape,
     rng: np.random.Philox,
 ) -> Layout:
-    """Pack several pairs into each row."""
+    """Pack pairs of these lengths into rows of this shape, several pairs into each row."""
     # Each round opens as many rows as could hold all remaining tokens without a gap. It deals
     # pairs, longest first, to the rows with the most free positions, one pair each. So the rows
     # fill up evenly, and the last pairs are short. The next round packs the pairs that fit no row.
@@ -120,7 +120,10 @@ def _pack(
 
 
 def _packed_shape(content: Content, longest: int, config: DataConfig) -> BatchShape:
-    """Choose the shape of packed rows: the side with more tokens gets up to twice the length."""
+    """Choose the shape of a batch of packed rows.
+
+    The side, source or target, with more tokens gets up to twice the length of the other.
+    """
     min_length = _round_up(longest, 8)
     totals = np.array([content.source.total, content.target.total])
     if not totals[0]:
@@ -148,7 +151,7 @@ def batch_shape(config: DataConfig, source_length: int, target_length: int) -> B
 
 
 class Cuts(NamedTuple):
-    """The indices that cut rows, sorted by class, into batches."""
+    """The indices that cut rows, sorted by class (batch shape), into batches."""
 
     starts: Int64[np.ndarray, " cuts"]
     """Batch b holds the rows `starts[b]` to `starts[b + 1] - 1`."""
@@ -157,18 +160,19 @@ class Cuts(NamedTuple):
 
 
 def cut(counts: Integer[np.ndarray, " classes"], form: Form) -> Cuts:
-    """Cut rows, sorted by class, into full batches; the rest of a class joins the next class.
+    """Cut rows, sorted by class (batch shape), into full batches.
 
-    Every batch is a slice of the sorted rows. Only the last batch may have fewer rows.
+    The remaining rows of a class join the next class. Every batch is a slice of the sorted rows.
+    Only the last batch may have fewer rows.
 
     Args:
       counts: the number of rows of each class.
     """
     starts, classes, start = [np.empty(0, np.int64)], [np.empty(0, np.int64)], 0
-    last = max(np.flatnonzero(counts).tolist(), default=-1)
-    for index, end in enumerate(np.cumsum(counts[: last + 1]).tolist()):
+    last_class = max(np.flatnonzero(counts).tolist(), default=-1)
+    for index, end in enumerate(np.cumsum(counts[: last_class + 1]).tolist()):
         rows = form.shapes[index].rows
-        stop = end if index == last else end - (end - start) % rows
+        stop = end if index == last_class else end - (end - start) % rows
         starts.append(np.arange(start, stop, rows))
         classes.append(np.full(len(starts[-1]), index))
         start = stop

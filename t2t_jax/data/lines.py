@@ -26,7 +26,7 @@ LONGEST_LINE = 100 << 20
 
 @runtime_checkable
 class Lines(Protocol):
-    """A binary file or stream of lines."""
+    """Interface of a binary file or stream that is read line by line."""
 
     def readline(self, size: int = -1, /) -> bytes:
         """Return the next line, or at most `size` bytes of it; empty at the end."""
@@ -92,7 +92,11 @@ def survey(path: Path) -> Survey:
 
 
 def read_lines(path: Path, expected: Survey | None = None) -> Iterator[str]:
-    """Yield the lines of a file, without line ends; refuse a file that differs from a survey."""
+    """Yield the lines of a file, without line ends.
+
+    Raises:
+      UserError: the number of lines or the hash differs from the expected survey.
+    """
     num_read, digest = 0, hashlib.sha256()
 
     def blocks() -> Iterator[bytes]:
@@ -149,7 +153,7 @@ def decode_lines(blocks: Iterable[bytes], path: Path | str) -> Iterator[list[str
 
 
 def check_first_block(path: Path | str, block: bytes) -> bytes:
-    """Check the first block of a text, and remove a byte order mark."""
+    """Check encoding and line ends of a text by its first block; remove a byte order mark."""
     _check_encoding(path, block)
     _check_ends(path, b"\n" in block, b"\r" in block.rstrip(b"\r"))
     return block.removeprefix(BOM_UTF8)
@@ -181,7 +185,7 @@ def _check_encoding(path: Path | str, first_block: bytes) -> None:
 
 
 def _check_ends(path: Path | str, has_newlines: bool, has_returns: bool) -> None:
-    """Refuse a text whose lines end with carriage returns only, which would be one line."""
+    """Refuse a text whose lines end only with carriage returns: it would read as one line."""
     if has_returns and not has_newlines:
         raise UserError(
             f"{path} ends its lines with carriage returns alone; convert it by: tr '\\r' '\\n'"

@@ -35,10 +35,11 @@ class Component(NamedTuple):
 def mixed_parts(
     mixed: Sequence[tuple[Examples | Parts, int]], temperature: float | None, window: int
 ) -> "MixedParts":
-    """Combine the parts of weighted corpora into the parts of a mixture.
+    """Combine corpora into the training examples of a mixture.
 
     Args:
-      temperature: the temperature T; None uses the weights.
+      mixed: each corpus with its weight, the number of times that an epoch reads it.
+      temperature: T reads a corpus of n pairs in proportion to n^(1/T); None uses only the weights.
       window: the number of parts whose examples are mixed.
     """
     corpora = [corpus if isinstance(corpus, Parts) else OnePart(corpus) for corpus, _ in mixed]
@@ -57,9 +58,9 @@ def mixed_parts(
     return MixedParts(non_empty, _content(components), window)
 
 
-def _content(mixed: Sequence[Component]) -> Content:
+def _content(components: Sequence[Component]) -> Content:
     """Combine the statistics of corpora, weighted by how often an epoch reads them."""
-    contents = [(corpus.parts.content, corpus.copies * corpus.times) for corpus in mixed]
+    contents = [(corpus.parts.content, corpus.copies * corpus.times) for corpus in components]
     skipped = Counter[str]()
     for content, times in contents:
         skipped.update({key: round(count * times) for key, count in content.skipped.items()})
@@ -74,7 +75,7 @@ def _content(mixed: Sequence[Component]) -> Content:
 
 @dataclass(frozen=True)
 class MixedParts:
-    """The parts of the corpora of a mixture; see `data.parts.Parts`."""
+    """The training examples of a mixture of corpora, in parts that are opened one by one."""
 
     components: tuple[Component, ...]
     """The corpora that have examples."""
@@ -87,7 +88,7 @@ class MixedParts:
 
     @property
     def window(self) -> int:
-        """Return an upper bound on the number of parts that a window reads."""
+        """Return an upper bound on the number of parts that are open together."""
         # A window may begin and end within a part. A part that it reads in two random orders
         # counts twice.
         return sum(-(-size // self._num_windows) + 2 for size in self._num_parts)
@@ -108,7 +109,7 @@ class MixedParts:
 
     @property
     def repeats(self) -> Int[np.ndarray, " parts"]:
-        """See `Parts.repeats`."""
+        """Return the number of copies of each row in a random order of each part."""
         repeats = [max(1, int(component.times)) for component in self.components]
         return np.repeat(np.array(repeats, np.int64), np.diff(self._part_starts))
 
@@ -121,17 +122,17 @@ class MixedParts:
         return self._part_starts[-1]
 
     def open(self, part: int) -> Examples:
-        """See `Parts.open`."""
+        """Return the examples of a part."""
         corpus, index = self._find(part)
         return corpus.open(index)
 
     def shape(self, shape: BatchShape, max_examples: int) -> BatchShape:
-        """See `Parts.shape`."""
+        """Return the shape of the arrays of a batch, the maximum over the corpora."""
         shapes = [component.parts.shape(shape, max_examples) for component in self.components]
         return BatchShape(*map(max, zip(*shapes, strict=True)))
 
     def windows(self, epoch: int, rng: np.random.Philox) -> list[Portions]:
-        """Return the windows of an epoch, each with an equal share of every corpus."""
+        """Return the rows that each window of an epoch reads, with equal shares of every corpus."""
         num_copies = [component.copies for component in self.components]
         # Three arrays over the copies of all parts: the part, the index of the copy, the corpus.
         parts = np.repeat(np.arange(len(self)), np.repeat(num_copies, np.diff(self._part_starts)))
@@ -157,12 +158,12 @@ class MixedParts:
         return windows
 
     def packing_key(self, seed: int, part: int) -> tuple[int, int]:
-        """See `Parts.packing_key`."""
+        """Return the two integers that seed the packing of a part's pairs into rows."""
         corpus, index = self._find(part)
         return corpus.packing_key(seed, index)
 
     def row_counts(self, form: Form, count: CountRows) -> RowCounts:
-        """See `Parts.row_counts`."""
+        """Count the rows of each part and class (batch shape); `count` does so for one part."""
 
         def count_part(first: int, index: int) -> tuple[Int[np.ndarray, " classes"], int]:
             return count(first + index)

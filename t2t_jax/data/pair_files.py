@@ -31,17 +31,17 @@ Sides: TypeAlias = tuple[str, ...]
 
 @dataclass
 class Faults:
-    """The unreadable lines of a shard, which are left out."""
+    """The faulty lines of a shard, which the reader leaves out and counts by reason."""
 
     counts: Counter[str] = field(default_factory=Counter)
     """The number of lines, by reason."""
     first: dict[str, str] = field(default_factory=dict)
     """The first line of each reason, as FILE line N."""
 
-    def add(self, reason: str, path: Path, number: int) -> None:
-        """Count a faulty line; `number` is its line number, from 1."""
+    def add(self, reason: str, path: Path, line_number: int) -> None:
+        """Count a faulty line, and remember the first line of each reason."""
         self.counts[reason] += 1
-        self.first.setdefault(reason, f"{path} line {number:,}")
+        self.first.setdefault(reason, f"{path} line {line_number:,}")
 
     def warn(self) -> None:
         """Warn of the faulty lines, once for each reason."""
@@ -109,27 +109,27 @@ _END: Any = object()
 
 
 def format_of(path: Path) -> str:
-    """Return the suffix of a file's format, without its compression suffix."""
+    """Return the suffix that names a file's format, such as `.tsv` for `7.tsv.gz`."""
     return Path(path.stem).suffix if path.suffix in (".gz", ".zst") else path.suffix
 
 
 def _lines(path: Path, faults: Faults) -> Iterator[str | None]:
     """Yield the lines of a file, with None for a line that is not UTF-8."""
-    number = 0
+    line_number = 0
     with open_text(path) as file:
         for block in blocks_of(file, path):
-            block = block if number else check_first_block(path, block)
+            block = block if line_number else check_first_block(path, block)
             for line in block.removesuffix(b"\n").split(b"\n"):
-                number += 1
+                line_number += 1
                 try:
                     yield line.decode().removesuffix("\r")
                 except UnicodeDecodeError:
-                    faults.add("not_utf8", path, number)
+                    faults.add("not_utf8", path, line_number)
                     yield None
 
 
 def _read_text(path: Path, fields: Sequence[str], faults: Faults) -> Iterator[Sides]:
-    """Yield the lines of a file of documents, or the columns of a file of pairs."""
+    """Yield the lines of a file of documents as 1-tuples, or the columns of a file of pairs."""
     for number, line in enumerate(_lines(path, faults), start=1):
         if line is None or (len(fields) > 1 and not line):
             continue
@@ -154,7 +154,7 @@ def _read_json_lines(path: Path, fields: Sequence[str], faults: Faults) -> Itera
 
 
 def fields_of(config: DataConfig, default: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the fields of a line: `config.fields`, or the default names if it is empty."""
+    """Return the names of the fields of a line: `config.fields`, or `default` if it is empty."""
     if len(default) == 1 and config.documents == "paragraphs":
         raise UserError(
             "data.documents='paragraphs' is not for shards or one file: a line is a document"
@@ -177,14 +177,18 @@ def value_of(record: object, name: str) -> object:
     return record
 
 
-def texts_of(values: list[Any], path: Path, number: int, faults: Faults) -> Iterator[Sides]:
-    """Yield the values of a line as texts, or count the line as faulty."""
+def texts_of(values: list[Any], path: Path, line_number: int, faults: Faults) -> Iterator[Sides]:
+    """Yield the fields of a line as one tuple of strings, or count the line as faulty.
+
+    Args:
+      line_number: the line number in the file, from 1.
+    """
     try:
         texts = [value.decode() if isinstance(value, bytes) else value for value in values]
         "".join(texts).encode()
     except TypeError:
-        faults.add("without_a_side" if None in values else "not_text", path, number)
+        faults.add("without_a_side" if None in values else "not_text", path, line_number)
     except UnicodeError:  # JSON may hold half of a surrogate pair, such as \ud83d
-        faults.add("not_utf8", path, number)
+        faults.add("not_utf8", path, line_number)
     else:
         yield tuple(" ".join(text.splitlines()) for text in texts)

@@ -25,7 +25,7 @@ most examples of a row."""
 
 
 class RowCounts(NamedTuple):
-    """The number of rows of each part and class."""
+    """The number of rows of each part and class (batch shape)."""
 
     counts: Int[np.ndarray, "parts classes"]
     max_examples: int
@@ -33,7 +33,7 @@ class RowCounts(NamedTuple):
 
 
 class Portions(NamedTuple):
-    """The rows that a window of an epoch reads: a portion of the rows of each part."""
+    """The rows that a window of an epoch reads: a portion of the rows of each of its parts."""
 
     parts: Int[np.ndarray, " n"]
     """The indices of the parts."""
@@ -70,7 +70,7 @@ class Parts(Protocol):
         """Return the examples of a part."""
 
     def shape(self, shape: BatchShape, max_examples: int) -> BatchShape:
-        """Return the shape of the arrays of a batch; see `Examples.shape`."""
+        """Return the shape of the arrays of a batch whose rows have this shape."""
 
     @property
     def repeats(self) -> Int[np.ndarray, " parts"]:
@@ -78,7 +78,7 @@ class Parts(Protocol):
         return np.ones(len(self), np.int64)  # a mixture repeats the rows of tiny corpora
 
     def windows(self, epoch: int, rng: np.random.Philox) -> list[Portions]:
-        """Return the windows of an epoch, in reading order.
+        """Return the rows that each window of an epoch reads, in reading order.
 
         Args:
           rng: the random stream for the order of the parts.
@@ -91,7 +91,7 @@ class Parts(Protocol):
         return windows
 
     def packing_key(self, seed: int, part: int) -> tuple[int, int]:
-        """Return the two integers that seed the packing of a part.
+        """Return the two integers that seed the packing of a part's pairs into rows.
 
         Args:
           seed: the seed of the order of the data.
@@ -99,12 +99,12 @@ class Parts(Protocol):
         return seed, part
 
     def row_counts(self, form: Form, count: CountRows) -> RowCounts:
-        """Count the rows of each part; `count` counts a part whose rows are not recorded."""
+        """Count the rows of each part and class (batch shape); `count` does so for one part."""
         counts, max_examples = zip(*map(count, range(len(self))), strict=True)
         return RowCounts(np.stack(counts), max(max_examples))
 
     def token_counts(self) -> Int[np.ndarray, " vocab"]:
-        """Count how often each id occurs among the targets, or in an even sample of them."""
+        """Count how often each token id occurs among the targets, or in an even sample of them."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class OnePart(Parts):
 
     @cached_property
     def content(self) -> Content:
-        """See `Parts.content`."""
+        """Return the statistics of the examples."""
         return Content.of(self.examples)
 
     def __len__(self) -> int:
@@ -125,14 +125,14 @@ class OnePart(Parts):
         return 1
 
     def open(self, part: int) -> Examples:
-        """See `Parts.open`."""
+        """Return the examples."""
         return self.examples
 
     def shape(self, shape: BatchShape, max_examples: int) -> BatchShape:
-        """See `Parts.shape`."""
+        """Return the shape of the arrays of a batch with these rows."""
         return self.examples.shape(shape, max_examples)
 
     def token_counts(self) -> Int[np.ndarray, " vocab"]:
-        """See `Parts.token_counts`."""
+        """Count how often each token id occurs in an even sample of the target tokens."""
         tokens = self.examples.target_tokens  # an even sample is enough if they are many
         return np.bincount(tokens[:: -(-len(tokens) // _SAMPLED_TOKENS)])

@@ -32,7 +32,7 @@ class Placement(NamedTuple):
 
 
 class StepRows(NamedTuple):
-    """Indices of rows of the global batch of a step."""
+    """The indices of chosen rows of the global batch of a step."""
 
     step: int
     numbers: Integer[np.ndarray, " rows"]
@@ -74,7 +74,7 @@ class Examples:
         """Return the shape of the arrays that `batch` makes for rows of this shape.
 
         Args:
-          shape: the shape of the rows, which is also that of arrays of text.
+          shape: the shape of the rows; arrays of text have the same shape.
           max_examples: the most examples of a row.
         """
         return shape
@@ -86,10 +86,10 @@ class Examples:
           shape: the number of rows, and the array lengths that the method `shape` returns.
           rows: the step and row indices, on which random changes of a subclass may depend.
         """
-        source = np.asarray(self.source_tokens), np.asarray(self.source_offsets)
-        target = np.asarray(self.target_tokens), np.asarray(self.target_offsets)
-        inputs = fill_rows(*source, placement, (shape.rows, shape.source_length))
-        return Batch(inputs, fill_rows(*target, placement, (shape.rows, shape.target_length)))
+        sources = np.asarray(self.source_tokens), np.asarray(self.source_offsets)
+        targets = np.asarray(self.target_tokens), np.asarray(self.target_offsets)
+        inputs = fill_rows(*sources, placement, (shape.rows, shape.source_length))
+        return Batch(inputs, fill_rows(*targets, placement, (shape.rows, shape.target_length)))
 
 
 class Lengths(NamedTuple):
@@ -110,11 +110,11 @@ class Lengths(NamedTuple):
     @classmethod
     def combined(cls, texts: Iterable[tuple["Lengths", Fraction | int]]) -> "Lengths":
         """Combine the statistics of texts, each with the number of times it is read."""
-        pairs = list(texts)
+        weighted_lengths = list(texts)
         return cls(
-            max((lengths.max_length for lengths, _ in pairs), default=0),
-            round(sum(lengths.total * times for lengths, times in pairs)),
-            round(sum(lengths.squares * times for lengths, times in pairs)),
+            max((lengths.max_length for lengths, _ in weighted_lengths), default=0),
+            round(sum(lengths.total * times for lengths, times in weighted_lengths)),
+            round(sum(lengths.squares * times for lengths, times in weighted_lengths)),
         )
 
 

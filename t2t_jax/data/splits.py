@@ -38,17 +38,17 @@ class Split(NamedTuple):
     def of(
         fingerprint: Callable[..., str], read: Callable[..., Iterator[Chunk]], *args: object
     ) -> "Split":
-        """Make a split of two functions of the same arguments; the fingerprint is cached."""
+        """Make a split from a fingerprint function and a reader, which both get `args`."""
         return Split(cache(partial(fingerprint, *args)), partial(read, *args))
 
 
 def digest(*parts: str) -> str:
-    """Hash strings, which must have no spaces."""
+    """Return the SHA-256 of strings, which must have no spaces, in hexadecimal digits."""
     return hashlib.sha256(" ".join(parts).encode()).hexdigest()
 
 
 def chunks(pairs: Iterable[tuple[object, str]]) -> Iterator[Chunk]:
-    """Yield pairs in chunks of at most `CHUNK_LINES`."""
+    """Yield pairs in chunks: lists of at most `CHUNK_LINES` sources, and as many targets."""
     iterator = iter(pairs)
     while chunk := list(islice(iterator, CHUNK_LINES)):
         sources, targets = zip(*chunk, strict=True)
@@ -58,13 +58,13 @@ def chunks(pairs: Iterable[tuple[object, str]]) -> Iterator[Chunk]:
 _SPARE = 10_000  # pairs collected before the largest hashes are dropped
 
 
-def with_dev(name: str, parts: Mapping[str, Split], number: int) -> dict[str, Split]:
-    """Move `number` distinct pairs of a corpus from train to dev, chosen by their hashes."""
-    label, train = f"data.dev_lines={number}", parts.get("train")
+def with_dev(name: str, parts: Mapping[str, Split], num_pairs: int) -> dict[str, Split]:
+    """Move `num_pairs` distinct pairs of a corpus from train to dev, chosen by their hashes."""
+    label, train = f"data.dev_lines={num_pairs}", parts.get("train")
     if train is None or train.shards or "dev" in parts:
         reason = "no train split" if train is None else "shards" if train.shards else "a dev split"
         raise UserError(f"{label} is not for {name}, which has {reason}; leave it out")
-    dev = cache(partial(_smallest, f"{label} of {name}", train, number))
+    dev = cache(partial(_smallest, f"{label} of {name}", train, num_pairs))
 
     def fingerprint(split: str) -> str:
         return digest(split, *(key.hex() for key in dev()))
@@ -78,7 +78,7 @@ def with_dev(name: str, parts: Mapping[str, Split], number: int) -> dict[str, Sp
 
 
 def _pairs(train: Split) -> Iterator[tuple[bytes, tuple[object, str]]]:
-    """Yield each pair of a split with its hash."""
+    """Yield each pair of a split after its hash; hashes of pairs with a blank side are largest."""
     for chunk in train.read():
         for source, target in zip(*chunk, strict=True):
             content = source.encode() if isinstance(source, str) else source.tobytes()  # an image
@@ -88,17 +88,17 @@ def _pairs(train: Split) -> Iterator[tuple[bytes, tuple[object, str]]]:
             yield bytes([is_blank]) + key, (source, target)
 
 
-def _smallest(label: str, train: Split, number: int) -> dict[bytes, tuple[object, str]]:
-    """Return the pairs with the smallest hashes, sorted and keyed by hash."""
+def _smallest(label: str, train: Split, num_pairs: int) -> dict[bytes, tuple[object, str]]:
+    """Return the `num_pairs` pairs with the smallest hashes, sorted and keyed by hash."""
     train.fingerprint()  # checks the files
     smallest: dict[bytes, tuple[object, str]] = {}
     for key, pair in _pairs(train):
         smallest[key] = pair
         # The memory depends on `number`, not on the size of the corpus.
-        if len(smallest) > 2 * number + _SPARE:
-            smallest = dict(nsmallest(number + 1, smallest.items()))
-    if len(smallest) <= number:
+        if len(smallest) > 2 * num_pairs + _SPARE:
+            smallest = dict(nsmallest(num_pairs + 1, smallest.items()))
+    if len(smallest) <= num_pairs:
         raise UserError(
             f"{label} leaves nothing to train on: it has {len(smallest):,} distinct pairs; lower it"
         )
-    return dict(nsmallest(number, smallest.items()))
+    return dict(nsmallest(num_pairs, smallest.items()))

@@ -17,7 +17,7 @@ _FORMATS = ".tsv", ".jsonl"
 
 
 def corpus_directory(name: str) -> Path:
-    """Expand the path of a directory, and refuse a missing one."""
+    """Return the path of a corpus directory, with `~` expanded; refuse a missing directory."""
     directory = as_path(os.path.expanduser(name))
     if os.path.isfile(directory):
         raise UserError(f"{directory} is neither a directory nor a .tsv or .jsonl file")
@@ -99,7 +99,7 @@ def text_splits(directory: Path, source_language: str, target_language: str) -> 
 
 
 def other_names(directory: Path, language: str) -> list[str]:
-    """List the possible test sets: files of a language that are not train, dev or test."""
+    """List the names of other test sets: files `NAME.LANGUAGE`, except train, dev and test."""
     try:
         files = [path.name.removesuffix(".gz") for path in directory.iterdir()]
     except OSError as error:
@@ -121,7 +121,7 @@ def find_text(directory: Path, name: str) -> TextFile | None:
 
 
 def _aligned_digest(source: TextFile, target: TextFile) -> str:
-    """Hash two parallel files, and refuse different numbers of lines."""
+    """Return one hash of two parallel files; refuse files with different numbers of lines."""
     counts = source.survey.num_lines, target.survey.num_lines
     check_aligned(source.path, counts[0], target.path, counts[1])
     return digest(source.survey.digest, target.survey.digest)

@@ -47,7 +47,7 @@ def prepare_vocabulary(
 
     Args:
       across_scripts: whether a subword may hold both letters and punctuation.
-      required: a token that the task needs; it becomes the last protected token.
+      required: a string that the task needs as one token; it becomes the last protected token.
     """
     tokens = config.protected_tokens
     if required is not None:
@@ -145,9 +145,9 @@ def tokenize(pairs: Iterable[Chunk], vocabulary: Vocabulary, max_length: int | N
         sources = _encode(vocabulary.encode, source_lines, max_length) or [[]] * len(targets)
         skipped, num_read = _NONE_SKIPPED, len(targets)
         if max_length is not None:
-            source, target = (np.array([*map(len, side)]) for side in (sources, targets))
+            lengths = [np.array([*map(len, side)]) for side in (sources, targets)]
             # An empty side has one token, `EOS_ID`.
-            faults = source == 1, target == 1, np.maximum(source, target) > max_length
+            faults = lengths[0] == 1, lengths[1] == 1, np.maximum(*lengths) > max_length
             reason = np.select(faults, [1, 2, 3])
             skipped = dict(zip(skipped, np.bincount(reason, minlength=4)[1:].tolist(), strict=True))
             sources, targets = ([*compress(side, reason == 0)] for side in (sources, targets))
@@ -174,8 +174,8 @@ def tokenize_text(
     if bos:
         tokens = np.insert(tokens, offsets[:-1], BOS_ID)
         offsets += np.arange(len(offsets))
-    sources = np.empty(0, tokens.dtype), np.zeros(len(offsets), np.int64)
-    return Examples(*sources, tokens, offsets, {}, documents.num_pairs_read)
+    source_arrays = np.empty(0, tokens.dtype), np.zeros(len(offsets), np.int64)
+    return Examples(*source_arrays, tokens, offsets, {}, documents.num_pairs_read)
 
 
 def _cut(lengths: Int64[np.ndarray, " documents"], limit: int) -> Int64[np.ndarray, " parts"]:
@@ -207,21 +207,21 @@ def after_first_tokens(split: Examples) -> Examples:
 
     So a decoder-only model learns to predict all tokens of a sequence but the first.
     """
-    first, num_moved = split.source_offsets[:-1], split.source_lengths - 1
+    begins, num_moved = split.source_offsets[:-1], split.source_lengths - 1
     offsets = offsets_of(num_moved + split.target_lengths)
     source_tokens = np.asarray(split.source_tokens)
     tokens = np.empty(offsets[-1], source_tokens.dtype)
-    tokens[ranges(offsets[:-1], num_moved)] = source_tokens[ranges(first + 1, num_moved)]
+    tokens[ranges(offsets[:-1], num_moved)] = source_tokens[ranges(begins + 1, num_moved)]
     target_cells = ranges(offsets[:-1] + num_moved, split.target_lengths)
     tokens[target_cells] = np.asarray(split.target_tokens)
-    sources = source_tokens[first], np.arange(len(first) + 1, dtype=np.int64)
-    return Examples(*sources, tokens, offsets, split.skipped, split.num_pairs_read)
+    source_arrays = source_tokens[begins], np.arange(len(begins) + 1, dtype=np.int64)
+    return Examples(*source_arrays, tokens, offsets, split.skipped, split.num_pairs_read)
 
 
 def _encode(
     encode: Callable[[list[str]], list[list[int]]], lines: list[str], max_length: int | None
 ) -> list[list[int]]:
-    """Encode lines as subword ids; a line far too long becomes `max_length + 1` end ids."""
+    """Encode lines as subword ids; a line far too long becomes `max_length + 1` times `EOS_ID`."""
     if max_length is None:
         return encode(lines)
     # SentencePiece needs 100 bytes of memory per character, so a file without line ends could use
@@ -269,10 +269,10 @@ def windows(split: Examples, length: int, stride: int, start: int) -> Examples:
     index = np.arange(len(sequence)) - np.repeat(np.cumsum(counts) - counts, counts)
     begin = np.where(index == 0, 0, length + (index - 1) * stride)
     end = np.minimum(length + index * stride, lengths[sequence])
-    context = np.where(index == 0, 0, begin - (length - stride))
+    context_begin = np.where(index == 0, 0, begin - (length - stride))
     offsets = split.target_offsets[sequence]
     tokens = np.asarray(split.target_tokens)
-    sources, source_offsets = _slices(tokens, offsets + context - 1, offsets + begin)
+    sources, source_offsets = _slices(tokens, offsets + context_begin - 1, offsets + begin)
     sources[source_offsets[:-1]] = start  # replaces the token before the context
     targets, target_offsets = _slices(tokens, offsets + begin, offsets + end)
     return Examples(sources, source_offsets, targets, target_offsets, {}, split.num_pairs_read)
@@ -305,7 +305,11 @@ def document_text(
     *,
     bos: bool,
 ) -> TrainText:
-    """Return the functions that make training examples of documents; see `tokenize_text`."""
+    """Return the functions that make training examples of documents of one language.
+
+    Args:
+      bos: whether each sequence begins with `BOS_ID`.
+    """
     limit, rows = config.max_length, config.text_rows
     encode = partial(tokenize_text, vocabulary=vocabulary, max_length=limit, rows=rows, bos=bos)
     return TrainText(encode, examples, ("documents", limit, rows, bos))

@@ -113,7 +113,7 @@ def begins_with_tree(lines: Iterable[str]) -> bool:
 
 
 def _outermost_brackets(lines: Iterable[str], path: str | Path) -> Iterator[tuple[int, str]]:
-    """Yield the first line number and the text of each outermost bracket."""
+    """Yield each outermost bracket of a file, which is a tree, after its first line number."""
     depth = first_line = 0
     parts: list[str] = []
     for number, line in enumerate(lines, start=1):
@@ -135,7 +135,7 @@ def _outermost_brackets(lines: Iterable[str], path: str | Path) -> Iterator[tupl
 
 
 def _parse(text: str) -> Tree:
-    """Parse one outermost bracket.
+    """Parse the text of one tree, such as `(TOP (NP (DT The) (NN dog)))`.
 
     Raises:
       ValueError: the text has other contents than constituents and words with their tags.

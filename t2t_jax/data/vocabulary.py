@@ -78,7 +78,7 @@ class Vocabulary(ABC):
 
     @property
     def speller(self) -> "Vocabulary":
-        """Return the vocabulary that is the cache key of spellings for all language pairs."""
+        """Return the vocabulary that spells ids for all language pairs, as a cache key."""
         return self
 
     def between(self, source: str, target: str) -> "Vocabulary":
@@ -103,7 +103,7 @@ class Vocabulary(ABC):
         """Return the subword ids of each source, then `EOS_ID`; an empty line is `[EOS_ID]`."""
 
     def encode_targets(self, lines: Sequence[str]) -> list[list[int]]:
-        """Return the subword ids of each target, in the form of `encode`."""
+        """Return the subword ids of each target, then `EOS_ID`; an empty line is `[EOS_ID]`."""
         return self.encode(lines)
 
     @abstractmethod
@@ -122,7 +122,7 @@ class Vocabulary(ABC):
         """
 
     def source_spelling(self, token: int) -> bytes:
-        """Return the bytes that a source id adds to a text; see `spelling`."""
+        """Return the bytes that a source id adds to a text, with spaces; special ids add none."""
         return self.spelling(token)
 
     @abstractmethod

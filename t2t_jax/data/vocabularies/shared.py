@@ -37,35 +37,35 @@ class SharedVocabulary(Vocabulary):
 
     @property
     def unk_id(self) -> int:
-        """See `Vocabulary.unk_id`."""
+        """Return the id of text that the vocabulary cannot spell."""
         return UNK_ID
 
     @property
     def protected_tokens(self) -> frozenset[str]:
-        """See `Vocabulary.protected_tokens`."""
+        """Return the strings that always are one token."""
         pieces = sentencepiece_model_pb2.ModelProto.FromString(self.serialized).pieces
         return frozenset(piece.piece for piece in pieces if piece.type == piece.USER_DEFINED)
 
     @property
     def files(self) -> Mapping[str, bytes]:
-        """See `Vocabulary.files`: the SentencePiece model, as vocabulary.model."""
+        """Return the SentencePiece model, as the file `vocabulary.model`."""
         return {"vocabulary.model": self.serialized}
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
-        """See `Vocabulary.encode`."""
+        """Return the subword ids of each line, then `EOS_ID`; an empty line is `[EOS_ID]`."""
         # The model itself trims and collapses white space.
         return in_threads(partial(self._processor.encode, add_eos=True), lines)
 
     def pieces(self, ids: Rows) -> list[list[str]]:
-        """See `Vocabulary.pieces`."""
+        """Return the subword of each id, row by row."""
         return [self._processor.id_to_piece(list(map(int, row))) for row in ids]
 
     def spelling(self, token: int) -> bytes:
-        """See `Vocabulary.spelling`."""
+        """Return the bytes that an id adds to a text, with spaces; special ids add none."""
         return spelling_of(self._processor, token)
 
     def decode(self, ids: Rows) -> list[str]:
-        """See `Vocabulary.decode`."""
+        """Return the text of each row of ids, up to `EOS_ID`."""
         return in_threads(self._processor.decode, before_end(ids, dropped_ids=(PAD_ID, BOS_ID)))
 
 
@@ -87,14 +87,14 @@ def in_threads(function: Callable[[Any], Any], rows: Sequence[object]) -> list[A
     return [*map(function, rows)] if len(rows) < _FEW_ROWS else function(list(rows))
 
 
-def spelling_of(processor: sentencepiece.SentencePieceProcessor, number: int) -> bytes:
+def spelling_of(processor: sentencepiece.SentencePieceProcessor, token: int) -> bytes:
     """Return the bytes that a SentencePiece id adds to a text, with the space before a word."""
-    if processor.is_control(number):
+    if processor.is_control(token):
         return b""
-    if processor.is_unknown(number):
-        return str(processor.decode([number])).encode()
-    piece = str(processor.id_to_piece(number))
-    if processor.is_byte(number):
+    if processor.is_unknown(token):
+        return str(processor.decode([token])).encode()
+    piece = str(processor.id_to_piece(token))
+    if processor.is_byte(token):
         byte = bytes([int(piece[1:-1], 16)])
         return b" " if byte.isspace() else byte
     return piece.replace("\u2581", " ").encode()
