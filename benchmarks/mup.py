@@ -46,8 +46,8 @@ The table lists the dev perplexity by peak learning rate:
 
 {table}
 
-With one seed, the ranking of neighboring learning rates is uncertain. Longer training runs may
-differ from these runs of {steps} steps.
+With one seed, the ranking of neighboring learning rates is uncertain. Longer training runs may give
+other results than these runs of {steps} steps.
 """
 
 
