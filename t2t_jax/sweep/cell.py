@@ -58,7 +58,7 @@ _SCORING_FIELDS = (
 
 
 class _Result(TypedDict):
-    """The fields of a result that `tables` and `comparison` read."""
+    """The fields of `result.json`, the scores of a trained cell, that the sweep's tables read."""
 
     config: Record
     corpus: str
@@ -80,7 +80,7 @@ class _Result(TypedDict):
 
 @dataclass(frozen=True)
 class Cell:
-    """A variant of a grid with one seed."""
+    """A training run of a sweep: a variant (a named config of the grid) with one seed."""
 
     variant: str
     """The variant's name in the grid."""
@@ -88,8 +88,8 @@ class Cell:
     """The variant's config with the seed of this cell."""
     workdir: Path
     """The run directory of the cell."""
-    until: int
-    """The step to train to: the last step, or an earlier pause."""
+    last_step: int
+    """The step to train to: the end of training, or an earlier pause."""
     split: str = SPLIT
     """The split on which to score the trained cell."""
 
@@ -112,9 +112,12 @@ class Cell:
         return on_this_machine(self.workdir.with_suffix(".log"))
 
     def result(self) -> Record | None:
-        """Read the result of the cell; None if it is missing or was scored with other settings.
+        """Read the scores of the trained cell; None if missing or scored with other settings.
 
-        The field `settled` holds `resolved_fields`, unless that is None.
+        The field `settled` of the result holds the return value of `resolved_fields`, if any.
+
+        Raises:
+          UserError: the result file is damaged, or the run has another config.
         """
         from t2t_jax.workdir import check_registered
 
@@ -122,10 +125,10 @@ class Cell:
         if not path.exists():
             return None
         result = records.read_object(path, _Result, _SCORE_AGAIN)
-        resolved = self.resolved_fields(result)
+        chosen_values = self.resolved_fields(result)
         try:
-            config = from_dict(result["config"])
-            run_config = config.replace(resolved or {})
+            old_config = from_dict(result["config"])
+            run_config = old_config.replace(chosen_values or {})
             _check_scores(result)
             if result["split"] != self.split:
                 raise UserError(f"its scores are on {result['split']}, not on {self.split}")
@@ -137,12 +140,15 @@ class Cell:
                 f"({format_differences(changed)}); choose another --workdir, or move it away"
             )
         check_registered(self.config, self.workdir)
-        if resolved is not None:
+        if chosen_values is not None:
             result["settled"] = same_code.resolved_fields(self.config, run_config)
-        return result if _scoring_fields(config) == _scoring_fields(self.config) else None
+        return result if _scoring_fields(old_config) == _scoring_fields(self.config) else None
 
     def resolved_fields(self, result: Record | None = None) -> Record | None:
-        """Return the values that the run chose for fields left open by the config.
+        """Return the values that the run chose for open config fields, such as an "auto" dtype.
+
+        Args:
+          result: the record in the result file, if it was read before.
 
         Returns:
           Values by field path; None before the run starts.
@@ -156,22 +162,22 @@ class Cell:
         return same_code.resolved_fields(self.config, read_config(self.workdir))
 
     def rungs(self) -> dict[int, Record]:
-        """Read the record of each pause of training, by step.
+        """Read the record of each rung, a step where training paused or diverged, by step.
 
-        The perplexity of a record is None if training diverged.
+        `perplexity` in a record is the dev perplexity; None if training diverged.
         """
         paths = self.workdir.glob("rung-*.json")
-        steps = {int(match[1]): path for path in paths if (match := _RUNG.fullmatch(path.name))}
+        path_at = {int(match[1]): path for path in paths if (match := _RUNG.fullmatch(path.name))}
         return {
             step: records.read_object(path, _SCHEMA, _SCORE_AGAIN)
-            for step, path in sorted(steps.items())
+            for step, path in sorted(path_at.items())
         }
 
     def scores(self, result: Record | None) -> dict[int, float]:
         """Return the dev perplexities at pauses and at the end, by step; inf if training diverged.
 
         Args:
-          result: the return value of `result`.
+          result: the return value of `result`; None omits the score at the end.
         """
         scores = {step: record["perplexity"] for step, record in self.rungs().items()}
         if result is not None:
@@ -201,24 +207,24 @@ def _check_scores(result: Record) -> None:
 
 
 def num_seeds_in(grid: Grid, workdir: Path) -> int:
-    """Count seeds up to the last one with a result in a grid's directory; at least 1."""
+    """Return the number of seeds up to the last that has a result for any variant; at least 1."""
     counts = (
         count
         for variant, config in grid.variants.items()
         for path in (workdir / variant).glob(f"seed*/{RESULT}")
-        if (seed := _SEED.fullmatch(path.parent.name))  # skip directories that users renamed
-        and (count := int(seed[1]) - config.training.seed + 1) <= MOST_CELLS
+        if (match := _SEED.fullmatch(path.parent.name))  # skip directories that users renamed
+        and (count := int(match[1]) - config.training.seed + 1) <= MOST_CELLS
     )
     return max([1, *counts])  # users may raise or lower the first seed in the config
 
 
 def cells(grid: Grid, workdir: Path, num_seeds: int) -> list[Cell]:
-    """List all cells of a grid. The seeds of a variant count up from its `training.seed`."""
+    """List a cell for each variant and seed. Seeds count up from the variant's `training.seed`."""
     all_cells = []
     # All variants of one seed come before the next seed, so that early tables have all variants.
-    for index in range(num_seeds):
+    for seed_index in range(num_seeds):
         for variant, config in grid.variants.items():
-            seed, num_steps = config.training.seed + index, config.training.num_train_steps
+            seed, num_steps = config.training.seed + seed_index, config.training.num_train_steps
             seeded = config.replace({"training.seed": seed})
             all_cells.append(Cell(variant, seeded, workdir / variant / f"seed{seed}", num_steps))
     return all_cells
@@ -251,13 +257,18 @@ def check_cells(cells: Sequence[Cell], *, allow_mixed: bool = False, local: bool
 
 
 def _software(cells: Sequence[tuple[Cell, Record | None]], local: bool) -> dict[str, list[Record]]:
-    """Return the provenance records of cells by name, as `same_code.software_of_result` does."""
+    """Return the provenance records (code, versions and settings) of each cell, by cell name.
+
+    Args:
+      cells: pairs of a cell and its result; the result is None before the cell is finished.
+      local: whether this machine trains the new cells.
+    """
     states = [(cell, result, cell.resolved_fields(result)) for cell, result in cells]
-    has_runs = any(same_code.DTYPE in resolved for *_, resolved in states if resolved)
+    has_dtype = any(same_code.DTYPE in resolved for *_, resolved in states if resolved)
     # For new cells, "auto" means the dtype of this machine. Finding it is slow, and only useful if
     # another run has a dtype to compare.
     dtypes = [cell.config.model.compute_dtype for cell, _, resolved in states if resolved is None]
-    dtype = same_code.local_dtype() if local and has_runs and "auto" in dtypes else None
+    dtype = same_code.local_dtype() if local and has_dtype and "auto" in dtypes else None
     software = {}
     for cell, result, resolved in states:
         if result is not None:
@@ -285,29 +296,29 @@ def train_and_score(cell: Cell, flags: Sequence[str] = ()) -> int:
     from t2t_jax.run.trainer import train
 
     corpus = open_corpus(cell.config.data)
-    for name in (SPLIT, cell.split):
-        if name not in corpus.splits:
-            raise UserError(f"{corpus.name} has no {name} split to compare variants on; add one")
-    is_last = cell.until >= cell.config.training.num_train_steps
+    for split in (SPLIT, cell.split):
+        if split not in corpus.splits:
+            raise UserError(f"{corpus.name} has no {split} split to compare variants on; add one")
+    is_final = cell.last_step >= cell.config.training.num_train_steps
     try:
         with ExitStack() as stack:
             for flag in flags_from(flags, "sweep"):
                 stack.enter_context(flag.around(cell.workdir))
-            code = train(cell.config, cell.workdir, until=cell.until).exit_code
-        if not code:
-            (_write_result if is_last else _score_at_pause)(cell, corpus)
+            exit_code = train(cell.config, cell.workdir, until=cell.last_step).exit_code
+        if not exit_code:
+            (_write_result if is_final else _score_at_pause)(cell, corpus)
     except DivergedError as error:
         if cell.split != SPLIT:
             raise UserError(f"{cell.workdir}: {error}; it has no scores on {cell.split}") from error
         print(f"diverged: {error}", flush=True)
         _write_rung(cell, {"perplexity": None, "diverged": str(error)})
         return 0
-    return code
+    return exit_code
 
 
 def _write_rung(cell: Cell, record: Record) -> None:
-    line = records.as_line({"config": to_dict(cell.config), "step": cell.until, **record})
-    write_whole(cell.workdir / f"rung-{cell.until}.json", line.encode())
+    line = records.as_line({"config": to_dict(cell.config), "step": cell.last_step, **record})
+    write_whole(cell.workdir / f"rung-{cell.last_step}.json", line.encode())
 
 
 def _score_at_pause(cell: Cell, corpus: Corpus) -> None:
@@ -316,8 +327,8 @@ def _score_at_pause(cell: Cell, corpus: Corpus) -> None:
     from t2t_jax.run.loading import load
     from t2t_jax.training.averaging import saved_steps
 
-    # After early stopping there is no checkpoint at `until`.
-    translator = load(cell.workdir, step=min(cell.until, saved_steps(cell.workdir)[-1]))
+    # After early stopping there is no checkpoint at `last_step`.
+    translator = load(cell.workdir, step=min(cell.last_step, saved_steps(cell.workdir)[-1]))
     vocabulary, longest = translator.vocabulary, translator.longest_sentence
     pairs = prepare_evaluation(translator.config, corpus, vocabulary, SPLIT, longest=longest)
     score = perplexity(corpus_loss(translator, pairs).nll)
@@ -336,14 +347,14 @@ def _write_result(cell: Cell, corpus: Corpus) -> None:
     evaluation = evaluate(translator, corpus, cell.split)
     record = score_record(translator, corpus, evaluation, decoding=config.decoding)
     record_scores(workdir, record)
-    if nonfinite := [n for n, v in record.items() if isinstance(v, float) and not math.isfinite(v)]:
-        raise DivergedError(f"not a finite number on {cell.split}: {', '.join(nonfinite)}")
+    if bad_names := [n for n, v in record.items() if isinstance(v, float) and not math.isfinite(v)]:
+        raise DivergedError(f"not a finite number on {cell.split}: {', '.join(bad_names)}")
     log, jobs = read_log(workdir), read_jobs(workdir)
     result = {
         "config": to_dict(config),
         **record,
         # The last step of training may be later than the last averaged checkpoint.
-        "steps": max((r["step"] for r in log if r["of"] == "train"), default=cell.until),
+        "steps": max((r["step"] for r in log if r["of"] == "train"), default=cell.last_step),
         "target_tokens_per_second": _speed(log),
         "provenance": [*training_software(workdir), provenance(config)],
         "settled": same_code.resolved_fields(config, read_config(workdir)),
@@ -361,7 +372,7 @@ def _write_result(cell: Cell, corpus: Corpus) -> None:
 
 
 def _speed(log: Sequence[Record]) -> float:
-    """Return the median target tokens per second in a log."""
+    """Return the median training speed in a log, in target tokens per second; NaN if unknown."""
     # The mean would count compilation, which some records include.
     rates = (r.get("target_tokens_per_second") for r in log if r["of"] == "train")
     return statistics.median([rate for rate in rates if rate is not None] or [math.nan])
@@ -393,10 +404,11 @@ the grid's directory, so a killed sweep resumes unchanged and parallel sweeps ag
 
 
 def decide(plan: GridPlan) -> tuple[Sequence[Cell], Scores]:
-    """Apply a plan to the scores in the directories of its cells.
+    """Read the scores of a plan's cells, until these scores add no cells to the plan.
 
     Returns:
-      All cells so far, each with the step to train it to; and their scores, {} if unreadable.
+      The cells, each with the step to train it to; and their scores by cell name, {} for a cell
+      with unreadable files.
     """
     scores: dict[str, Mapping[int, float]] = {}
     while new_cells := [cell for cell in plan(scores) if cell.name not in scores]:
@@ -414,14 +426,14 @@ def main(arguments: Sequence[str]) -> int:
       arguments: the run directory, the last step, the sweep's process id, the split, and flags of
         plugins.
     """
-    workdir, until, parent_id, split, *flags = arguments
+    workdir, last_step, parent_id, split, *flags = arguments
     # A killed sweep must leave no process behind, so ask for SIGTERM when the sweep ends.
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != int(parent_id):  # the sweep ended before the call above
             return 128 + signal.SIGTERM
     config = Config.from_json(sys.stdin.read())
-    return train_and_score(Cell("", config, as_path(workdir), int(until), split), flags)
+    return train_and_score(Cell("", config, as_path(workdir), int(last_step), split), flags)
 
 
 if __name__ == "__main__":

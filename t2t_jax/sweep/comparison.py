@@ -17,7 +17,7 @@ from t2t_jax.config.cost import num_parameters
 from t2t_jax.config.file import Grid, describe_difference
 from t2t_jax.errors import UserError
 from t2t_jax.paper import Table3Row
-from t2t_jax.sweep.inference import SIGNIFICANT, Effect, RowScores, Weights, effects, sampled_scores
+from t2t_jax.sweep.inference import SIGNIFICANT, Contrast, Effect, RowScores, draw_scores, effects
 from t2t_jax.system.records import Record
 from t2t_jax.tasks import task_of
 from t2t_jax.tasks.measures.perplexity import DIVERGED, perplexity_text
@@ -45,25 +45,25 @@ Results = Mapping[str, Sequence[Record]]
 
 
 def grouped(pairs: Iterable[tuple[_Key, _Value]]) -> dict[_Key, list[_Value]]:
-    """Group values by key, in their order."""
+    """Collect the values of (key, value) pairs by key; keys and values keep their order."""
     groups: dict[_Key, list[_Value]] = {}
     for key, value in pairs:
         groups.setdefault(key, []).append(value)
     return groups
 
 
-def against(base: str, rows: Iterable[str]) -> dict[str, Weights]:
-    """Return the contrast of each row with the base, by row name."""
+def against(base: str, rows: Iterable[str]) -> dict[str, Contrast]:
+    """Return the contrast of each row with the base, {row: 1, base: -1}, by row name."""
     return {name: {name: 1, base: -1} for name in rows if name != base}
 
 
-def pairs(base: str, rows: Collection[str]) -> dict[str, Weights]:
-    """Return the contrasts of all pairs of rows, by names such as `wide - base`."""
+def pairs(base: str, rows: Collection[str]) -> dict[str, Contrast]:
+    """Return the contrasts of all pairs of rows, {b: 1, a: -1}, by names such as `b - a`."""
     ordered = [base, *(name for name in rows if name != base)]
     return {f"{b} - {a}": {b: 1, a: -1} for a, b in combinations(ordered, 2)}
 
 
-def factorial(grid: Grid, rows: Collection[str]) -> dict[str, Weights]:
+def factorial(grid: Grid, rows: Collection[str]) -> dict[str, Contrast]:
     """Return the main effects and the interaction of a grid of two factors, by name.
 
     A factor is one config field, or several that change together. A main effect compares a level
@@ -76,40 +76,40 @@ def factorial(grid: Grid, rows: Collection[str]) -> dict[str, Weights]:
     factors = _factors({name: grid.variants[name] for name in grid.variants if name in rows})
     if len(factors) != 2:
         return {}
-    levels = [list(dict.fromkeys(of_row.values())) for of_row in factors]
-    row_at = {tuple(of_row[name] for of_row in factors): name for name in factors[0]}
+    levels = [list(dict.fromkeys(level_of.values())) for level_of in factors]
+    row_at = {tuple(level_of[name] for level_of in factors): name for name in factors[0]}
     if len(row_at) != len(factors[0]) or row_at.keys() != set(product(*levels)):
         return {}
     # Contrasts are products of "a level minus the first level" and "the mean over all levels".
-    steps = [{level: {level: 1.0, first: -1.0} for level in later} for first, *later in levels]
-    means = [dict.fromkeys(of_factor, 1 / len(of_factor)) for of_factor in levels]
-    crossed = {f"{a} - {levels[0][0]}": (step, means[1]) for a, step in steps[0].items()}
-    crossed |= {f"{b} - {levels[1][0]}": (means[0], step) for b, step in steps[1].items()}
-    crossed |= {f"({a}) x ({b})": (steps[0][a], steps[1][b]) for a, b in product(*steps)}
+    changes = [{level: {level: 1.0, first: -1.0} for level in later} for first, *later in levels]
+    means = [dict.fromkeys(factor_levels, 1 / len(factor_levels)) for factor_levels in levels]
+    weights = {f"{a} - {levels[0][0]}": (change, means[1]) for a, change in changes[0].items()}
+    weights |= {f"{b} - {levels[1][0]}": (means[0], change) for b, change in changes[1].items()}
+    weights |= {f"({a}) x ({b})": (changes[0][a], changes[1][b]) for a, b in product(*changes)}
     return {
         name: {row_at[a, b]: v * w for a, v in of_first.items() for b, w in of_second.items()}
-        for name, (of_first, of_second) in crossed.items()
+        for name, (of_first, of_second) in weights.items()
     }
 
 
 def _factors(variants: dict[str, Config]) -> list[dict[str, str]]:
-    """Return for each factor the level of each row, such as `d_ff=512`, by row name."""
-    values: dict[str, list[str]] = {}
+    """Return for each group of fields that vary together the level, `d_ff=512`, of each row."""
+    columns: dict[str, list[str]] = {}
     for config in variants.values():
         for path, _, value in walk(config):
-            values.setdefault(path, []).append(f"{path.rpartition('.')[2]}={value}")
-    varied = [c for c in values.values() if len(c) == len(variants) and len(set(c)) > 1]
+            columns.setdefault(path, []).append(f"{path.rpartition('.')[2]}={value}")
+    varied_columns = [c for c in columns.values() if len(c) == len(variants) and len(set(c)) > 1]
     # Fields that change together split the rows into the same groups.
-    factors = grouped((tuple(map(column.index, column)), column) for column in varied)
+    factors = grouped((tuple(map(column.index, column)), column) for column in varied_columns)
     levels = (map(" ".join, zip(*columns, strict=True)) for columns in factors.values())
     return [dict(zip(variants, of_rows, strict=True)) for of_rows in levels]
 
 
 def measures_of(result: Record, *, with_metric: bool = True) -> GridMeasures:
-    """Return the measures by which results of a corpus are compared.
+    """Return the measures, such as BLEU, by which a sweep compares results of this corpus.
 
     Args:
-      with_metric: whether the config's metric, if set, is the second score.
+      with_metric: whether `evaluation.metric`, if the result has it, is the second measure.
     """
 
     measures = task_of(result["corpus"], result.get("task", "auto")).grid
@@ -119,7 +119,7 @@ def measures_of(result: Record, *, with_metric: bool = True) -> GridMeasures:
 
 
 def cell_name(variant: str, result: Record) -> str:
-    """Return the name of the cell of a result; of a tuned variant, the cell of the chosen value."""
+    """Return the cell name of a result, `wide/seed0`; if tuned, with the chosen value."""
     return f"{result.get('tuned_to', variant)}/seed{result['config']['training']['seed']}"
 
 
@@ -151,13 +151,13 @@ class Change(NamedTuple):
     @property
     def formatted(self) -> tuple[str, str]:
         """Format the mean ± standard deviation and the difference ± standard error."""
-        mean, by = perplexity_text(self.mean), self.difference
-        if self.sd is not None and mean != DIVERGED:
-            mean += f" ± {perplexity_text(self.sd)}"
-        if by is None or DIVERGED in (mean, perplexity_text(by)):
-            return mean, ""
+        mean_text, difference = perplexity_text(self.mean), self.difference
+        if self.sd is not None and mean_text != DIVERGED:
+            mean_text += f" ± {perplexity_text(self.sd)}"
+        if difference is None or DIVERGED in (mean_text, perplexity_text(difference)):
+            return mean_text, ""
         error = "" if self.error is None else f" ± {perplexity_text(self.error)}"
-        return mean, perplexity_text(by, sign="+") + error
+        return mean_text, perplexity_text(difference, sign="+") + error
 
     @property
     def formatted_p(self) -> str:
@@ -171,7 +171,7 @@ def p_text(p_value: float) -> str:
 
 
 class VariantRow(NamedTuple):
-    """A variant's row in the table."""
+    """A variant's row in the table that compares the variants of a sweep."""
 
     variant: str
     """The variant's name in the grid."""
@@ -220,24 +220,24 @@ class VariantRow(NamedTuple):
         A verdict is a text of `verdict_on`; "" if the difference is unknown, for example because a
         seed diverged. If the base has another vocabulary, bits per byte replace the perplexity.
         """
-        compared = {"perplexity": self.perplexity, self.measures.score.name: self.score}
+        changes = {"perplexity": self.perplexity, self.measures.score.name: self.score}
         if self.perplexity.difference is None and self.bits_per_byte:
-            compared = {"bits per byte": self.bits_per_byte} | compared
+            changes = {"bits per byte": self.bits_per_byte} | changes
         if self.num_diverged:
-            return dict.fromkeys(compared, "")
-        return {name: verdict_on(change) for name, change in compared.items()}
+            return dict.fromkeys(changes, "")
+        return {name: verdict_on(change) for name, change in changes.items()}
 
     @property
     def verdict(self) -> str:
-        """Return the verdicts in one line, each after its measure's name."""
+        """Return the verdicts of all measures in one line, or how many seeds diverged."""
         if self.num_diverged:
-            number = self.num_diverged + self.num_seeds
-            return f"diverged under {self.num_diverged} of {number} seeds"
-        return "; ".join(f"{name}: {words}" for name, words in self.verdicts.items() if words)
+            num_seeds = self.num_diverged + self.num_seeds
+            return f"diverged under {self.num_diverged} of {num_seeds} seeds"
+        return "; ".join(f"{name}: {text}" for name, text in self.verdicts.items() if text)
 
 
 def verdict_on(change: Change) -> str:
-    """Describe a difference by its adjusted p-value; "" if the difference is unknown."""
+    """Call a difference "higher", "lower" or "within the noise", by its p-value; "" if unknown."""
     if change.difference is None:
         return ""
     if change.p_adjusted is not None and change.p_adjusted >= SIGNIFICANT:
@@ -249,7 +249,7 @@ def verdict_on(change: Change) -> str:
 
 
 class Measured(NamedTuple):
-    """A measure of all rows, compared with the base."""
+    """One measure of all rows of a sweep's table, compared with the row of the base."""
 
     changes: Mapping[str, Change]
     """The mean and the difference from the base, by row name."""
@@ -291,33 +291,33 @@ def compare(
     if not results:
         raise UserError("no cell of the grid has a result yet; train some first")
     base = grid.variants[grid.base]
-    every = [(variant, result) for variant, seeds in results.items() for result in seeds]
+    cells = [(variant, result) for variant, seeds in results.items() for result in seeds]
     # The config's metric is the second score only if every result has the same metric.
-    kinds = {measures_of(result) for _, result in every}
-    measures = kinds.pop() if len(kinds) == 1 else measures_of(every[0][1], with_metric=False)
+    metrics = {measures_of(result) for _, result in cells}
+    measures = metrics.pop() if len(metrics) == 1 else measures_of(cells[0][1], with_metric=False)
     fields = ["perplexity", *(m.field for m in (measures.score, measures.secondary) if m)]
-    subwords_of_rows = {_definition(grid, *cell, "perplexity") for cell in every}
-    if BITS not in fields and len(subwords_of_rows) > 1:
+    definitions = {_definition(grid, *cell, "perplexity") for cell in cells}
+    if BITS not in fields and len(definitions) > 1:
         results = {name: [_with_bits(seed) for seed in seeds] for name, seeds in results.items()}
         fields += [BITS] * all(BITS in seed for seeds in results.values() for seed in seeds)
     measured = {field: measure(grid, results, field, comparisons) for field in fields}
     rows = []
     for variant in (name for name in grid.variants if results.get(name)):
         config, seeds = grid.variants[variant], results[variant]
-        change = {field: measured[field].changes[variant] for field in fields}
-        tuned = [from_dict(seed["config"]) for seed in seeds if "tuned_to" in seed]
+        changes = {field: measured[field].changes[variant] for field in fields}
+        tuned_configs = [from_dict(seed["config"]) for seed in seeds if "tuned_to" in seed]
         rows.append(
             VariantRow(
                 variant,
                 describe_difference(base, config),
                 len(seeds),
                 (diverged or {}).get(variant, 0),
-                change["perplexity"],
+                changes["perplexity"],
                 measures,
-                change[measures.score.field],
-                measures.secondary and change[measures.secondary.field],
-                None if measures.score.field == BITS else change.get(BITS),
-                max(num_parameters(c.model, c.data.vocab_size) for c in tuned or [config]),
+                changes[measures.score.field],
+                measures.secondary and changes[measures.secondary.field],
+                None if measures.score.field == BITS else changes.get(BITS),
+                max(num_parameters(c.model, c.data.vocab_size) for c in tuned_configs or [config]),
                 tuple(int(result["steps"]) for result in seeds),
                 statistics.fmean(result["target_tokens_per_second"] for result in seeds),
                 (other_code or {}).get(variant, ""),
@@ -337,7 +337,7 @@ def _with_bits(result: Record) -> Record:
 
 
 def _definition(grid: Grid, variant: str, result: Record, measure: str) -> object:
-    """Return a value that is equal for results that are comparable in a measure."""
+    """Return a key of sentences and score definition; results with equal keys are comparable."""
     sentences: object = (result.get("corpus"), result.get("split"))
     if "corpus" in result and measures_of(result).whole_split:
         sentences = tuple(result["references"])
@@ -352,25 +352,25 @@ def _definition(grid: Grid, variant: str, result: Record, measure: str) -> objec
 
 def measure(grid: Grid, results: Results, name: str, comparisons: Comparisons = "base") -> Measured:
     """Compare all rows with the base in one field of the results."""
-    scores, tested, base = row_scores(grid, results, name), dict[str, Effect](), None
+    scores, effect_of, base_perplexity = row_scores(grid, results, name), dict[str, Effect](), None
     if grid.base in scores.scores:
-        with_base = against(grid.base, scores.scores)
+        contrasts = against(grid.base, scores.scores)
         if comparisons == "base":
-            tested = effects(scores, with_base, "dunnett")
+            effect_of = effects(scores, contrasts, "dunnett")
         else:
-            of_pairs = effects(scores, pairs(grid.base, scores.scores), "holm")
-            tested = {row: of_pairs[f"{row} - {grid.base}"] for row in with_base}
+            pair_effects = effects(scores, pairs(grid.base, scores.scores), "holm")
+            effect_of = {row: pair_effects[f"{row} - {grid.base}"] for row in contrasts}
         if name == "perplexity":
-            base = math.exp(statistics.fmean(scores.scores[grid.base].values()))
+            base_perplexity = math.exp(statistics.fmean(scores.scores[grid.base].values()))
     changes = {}
     for variant, seeds in results.items():
-        figures = [result[name] for result in seeds]
-        has_sd = len(figures) > 1 and all(map(math.isfinite, figures))
-        sd = statistics.stdev(figures) if has_sd else None
-        change = Change(statistics.fmean(figures), sd)
-        effect = tested.get(variant)
-        changes[variant] = _with_effect(change, effect, base) if effect else change
-    return Measured(changes, scores, tested)
+        values = [result[name] for result in seeds]
+        has_sd = len(values) > 1 and all(map(math.isfinite, values))
+        sd = statistics.stdev(values) if has_sd else None
+        change = Change(statistics.fmean(values), sd)
+        effect = effect_of.get(variant)
+        changes[variant] = _with_effect(change, effect, base_perplexity) if effect else change
+    return Measured(changes, scores, effect_of)
 
 
 def row_scores(grid: Grid, results: Results, measure: str) -> RowScores:
@@ -378,47 +378,47 @@ def row_scores(grid: Grid, results: Results, measure: str) -> RowScores:
 
     Rows with a score that is not finite are left out.
     """
-    if not (of_base := results.get(grid.base)):
+    if not (base_results := results.get(grid.base)):
         return RowScores({})
-    definition = _definition(grid, grid.base, of_base[0], measure)
+    definition = _definition(grid, grid.base, base_results[0], measure)
     is_relative = measure == "perplexity"
-    sampled = "log_perplexity" if is_relative else measure
+    sampled_measure = "log_perplexity" if is_relative else measure
     scores, draws = dict[str, dict[int, float]](), dict[str, dict[int, np.ndarray]]()
     for name, results_of_row in results.items():
-        seeds = {int(r["config"]["training"]["seed"]): r for r in results_of_row}
+        by_seed = {int(r["config"]["training"]["seed"]): r for r in results_of_row}
         if any(
             not math.isfinite(r[measure]) or _definition(grid, name, r, measure) != definition
-            for r in seeds.values()
+            for r in by_seed.values()
         ):
             continue
-        scale = math.log if is_relative else float
-        scores[name] = {seed: scale(r[measure]) for seed, r in seeds.items()}
-        if sampled in SAMPLED:
-            samples = {seed: sampled_scores(r, sampled) for seed, r in seeds.items()}
+        transform = math.log if is_relative else float
+        scores[name] = {seed: transform(r[measure]) for seed, r in by_seed.items()}
+        if sampled_measure in SAMPLED:
+            samples = {seed: draw_scores(r, sampled_measure) for seed, r in by_seed.items()}
             draws[name] = {seed: values for seed, values in samples.items() if values is not None}
-    tuned = {name: {r.get("tuned_to") for r in results[name]} for name in scores}
-    return RowScores(scores, draws, [name for name, values in tuned.items() if len(values) > 1])
+    choices = {name: {r.get("tuned_to") for r in results[name]} for name in scores}
+    return RowScores(scores, draws, [name for name, values in choices.items() if len(values) > 1])
 
 
-def _with_effect(change: Change, effect: Effect, base: float | None) -> Change:
+def _with_effect(change: Change, effect: Effect, base_ppl: float | None) -> Change:
     """Return a change with the difference from the base filled in.
 
     Args:
       effect: the difference; for perplexities, the difference of their logarithms.
-      base: the base's perplexity; None for any other measure.
+      base_ppl: the base's perplexity; None for any other measure.
     """
 
     def in_units(estimate: float) -> float:
-        return estimate if base is None else base * math.expm1(min(estimate, 700.0))
+        return estimate if base_ppl is None else base_ppl * math.expm1(min(estimate, 700.0))
 
     difference = in_units(effect.estimate)
     if effect.error is None:
         return change._replace(difference=difference)
     # Scale the error so that the difference in perplexity has the same t-value as in logarithms.
-    unit = difference / effect.estimate if abs(effect.estimate) > 1e-9 else base or 1.0
+    scale = difference / effect.estimate if abs(effect.estimate) > 1e-9 else base_ppl or 1.0
     return change._replace(
         difference=difference,
-        error=unit * effect.error,
+        error=scale * effect.error,
         degrees=effect.degrees,
         low=in_units(effect.estimate - effect.margin),
         high=in_units(effect.estimate + effect.margin),

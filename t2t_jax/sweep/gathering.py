@@ -43,7 +43,7 @@ _ERROR = re.compile(r"error: |[\w.]+(Error|Exception|Interrupt)\b")
 
 
 class CellReport(NamedTuple):
-    """The state of a cell."""
+    """The state of a cell (a run of the sweep), such as done or failed, with result and log."""
 
     cell: Cell
     state: str
@@ -80,12 +80,12 @@ class CellReport(NamedTuple):
             return Budget()
         hours, names = account.device_hours, ("flops", "source_tokens", "target_tokens")
         flops, sources, targets = (_over_steps(account, name) for name in names)
-        total = sum(hours.values()) - hours[BETWEEN]
-        return Budget(flops, sources, targets, hours[STEPS], total)
+        total_hours = sum(hours.values()) - hours[BETWEEN]
+        return Budget(flops, sources, targets, hours[STEPS], total_hours)
 
 
 def _over_steps(account: Goodput, name: str) -> float | None:
-    """Sum a value per step over all steps; None if a job did not record it."""
+    """Sum a figure per step of the jobs, such as FLOPs, over all steps; None if unrecorded."""
     figures = [(job.account.get(name), job.steps) for job in account.jobs]
     products = [figure * steps for figure, steps in figures if figure is not None]
     return sum(products) if len(products) == len(figures) else None
@@ -96,7 +96,7 @@ def report_on(cell: Cell) -> CellReport:
     report = _of_run(cell)
     try:
         result = cell.result()
-        tail, rungs = ("", {}) if result is not None else (last_output(cell), cell.rungs())
+        output, rungs = ("", {}) if result is not None else (last_output(cell), cell.rungs())
     except UserError as error:
         return report._replace(state=LEFT_OUT, reason=str(error))
     if result is not None:
@@ -105,11 +105,11 @@ def report_on(cell: Cell) -> CellReport:
         if record["perplexity"] is None:
             reason = record.get("diverged", "its perplexity at a pause is not a number")
             return report._replace(state=DIVERGED, reason=reason)
-    reason = tail if _ERROR.match(tail) else report.reason or _how_far(cell, report.history)
+    reason = output if _ERROR.match(output) else report.reason or _how_far(cell, report.history)
     state = FAILED if _ERROR.match(reason) else UNFINISHED if reason else WAITING
     if state == UNFINISHED and rungs and (step := max(rungs)) >= report.steps:
-        end, figure = cell.config.training.num_train_steps, rungs[step]["perplexity"]
-        reason = f"step {step:,} of {end:,}, with a perplexity of {perplexity_text(figure)}"
+        num_steps, score = cell.config.training.num_train_steps, rungs[step]["perplexity"]
+        reason = f"step {step:,} of {num_steps:,}, with a perplexity of {perplexity_text(score)}"
         state = PAUSED
     return report._replace(state=state, reason=reason)
 
@@ -118,19 +118,19 @@ def _of_run(cell: Cell) -> CellReport:
     """Return a report with the log of a run, its use of time and the end of its last job."""
     try:
         history = History.of(read_log(cell.workdir))
-        account = read_goodput(cell.workdir)
+        goodput = read_goodput(cell.workdir)
     except UserError as error:  # the result may still be readable
         warn(str(error))
         return CellReport(cell, DONE)
-    if account is None:
+    if goodput is None:
         return CellReport(cell, DONE, history=history)
-    seconds, last = account.seconds, account.jobs[-1].account
-    ending, code = last["ended"] or "", last["exit_code"]
-    if ending and (code is None or 0 < code < 128) and not _ERROR.match(ending):
+    seconds, last_account = goodput.seconds, goodput.jobs[-1].account
+    ending, exit_code = last_account["ended"] or "", last_account["exit_code"]
+    if ending and (exit_code is None or 0 < exit_code < 128) and not _ERROR.match(ending):
         ending = f"error: {ending}"
     hours = (sum(seconds.values()) - seconds[BETWEEN]) / 3600
-    reason = "" if code == 0 else ending
-    return CellReport(cell, DONE, reason, None, history, account, hours)
+    reason = "" if exit_code == 0 else ending
+    return CellReport(cell, DONE, reason, None, history, goodput, hours)
 
 
 def _how_far(cell: Cell, history: History) -> str:
@@ -158,25 +158,25 @@ class GridState:
     """The state of a grid's cells, under the rules recorded in its directory."""
 
     def __init__(
-        self, grid: Grid, workdir: Path, seeds: int, chosen: Sequence[str], split: str = SPLIT
+        self, grid: Grid, workdir: Path, num_seeds: int, chosen: Sequence[str], split: str = SPLIT
     ) -> None:
         """Read the files of the cells.
 
         Args:
-          seeds: the number of requested seeds; results of more seeds count too.
+          num_seeds: the number of requested seeds; results of more seeds count too.
           chosen: the names of the requested variants.
           split: the split of the results; the rules always use dev.
         """
         self.grid, self.split, self.record = grid, split, read_record(workdir)
-        self.plan = recorded_plan(grid, workdir, seeds, chosen)
+        self.plan = recorded_plan(grid, workdir, num_seeds, chosen)
         planned_cells, self.scores = decide(self.plan.choose_cells)
         self.cells = grouped((cell.variant, cell) for cell in planned_cells)
         """The cells of the plan so far, by row of the grid."""
-        compared: Sequence[Cell] = planned_cells
+        cells_in_table: Sequence[Cell] = planned_cells
         if not self.plan.candidates:
-            num_seeds = max(seeds, self.plan.seeds, num_seeds_in(grid, workdir))
-            compared = cells(grid, workdir, num_seeds)
-        self.reports = [report_on(replace(cell, split=split)) for cell in compared]
+            most_seeds = max(num_seeds, self.plan.num_seeds, num_seeds_in(grid, workdir))
+            cells_in_table = cells(grid, workdir, most_seeds)
+        self.reports = [report_on(replace(cell, split=split)) for cell in cells_in_table]
         """The state of each cell."""
         self.results = grouped((r.cell.variant, r.result) for r in self.reports if r.result)
         """The results in the table; of tuned variants only for the chosen values."""
@@ -189,31 +189,36 @@ class GridState:
             self.results, self.diverged, self.values = tuned_results(
                 self.plan, self.cells, self.scores, by_cell
             )
-        removed = Grid(rows_outside(self.record, grid, workdir), {})
-        states = map(report_on, cells(removed, workdir, num_seeds_in(removed, workdir)))
+        old_grid = Grid(rows_outside(self.record, grid, workdir), {})
+        states = map(report_on, cells(old_grid, workdir, num_seeds_in(old_grid, workdir)))
         self.outside = [r._replace(state=LEFT_OUT, reason="not in the config file") for r in states]
         """The state of the cells whose variants were removed from the config file."""
         self.scorings = scorings(self.record, split)
         to_score = {name for entry in self.scorings for name in entry["cells"]}
         missing = [report.cell.name for report in self.reports if report.result is None]
         self.unscored = [name for name in missing if name in to_score]
-        self.untrained = [c for c in planned_cells if score_at(self.scores, c, c.until) is None]
+        self.untrained = [c for c in planned_cells if score_at(self.scores, c, c.last_step) is None]
         self.unfinished = (*(cell.name for cell in self.untrained), *self.unscored)
         """The names of the cells that still need training or scoring."""
 
     def context(self, other_code: Mapping[str, str], first_notes: Sequence[str]) -> TableContext:
-        """Return the notes, further tables and facts that the table of the grid shows."""
-        given_up, over = rung_table(self)
-        infinite = [cell.name for cell in self.infinite]
+        """Return the notes, further tables and facts that the table of the grid shows.
+
+        Args:
+          other_code: differences in code and settings by variant, from `same_code.other_code`.
+          first_notes: notes to show before the others.
+        """
+        given_up, ended = rung_table(self)
+        diverged = [cell.name for cell in self.infinite]
         left_out = [report.cell.name for report in self.reports if report.state == LEFT_OUT]
         notes = [*first_notes]
         if self.results:
-            missing = [name for name in self.grid.variants if name not in {*self.results, *over}]
+            missing = [name for name in self.grid.variants if name not in {*self.results, *ended}]
             notes += [*_names_note("Not finished", missing), *self._selection_note(given_up)]
             notes.append(_split_note(self))
         notes += [
             *_names_note(f"Not scored on {self.split}", self.unscored),
-            *_names_note("Diverged, and so worse than every other", infinite),
+            *_names_note("Diverged, and so worse than every other", diverged),
             *devices_and_dtypes(self.results),
             *_names_note("Left out, as of another config or damaged", left_out),
             *_outside_note(self.outside),
@@ -223,7 +228,7 @@ class GridState:
         return TableContext(notes, tables, self.diverged, other_code, budgets)
 
     def _selection_note(self, given_up: GridTable | None) -> list[str]:
-        """Return a note on the finalists of halving if the table has the scores that chose them."""
+        """Note that the scores in the table chose halving's finalists; [] if they did not."""
         # Tuning needs no note: cross-fitting removes its bias. Halving never stops the base.
         finalists = ", ".join(name for name in self.results if name != self.grid.base)
         if given_up is None or self.split != SPLIT or not finalists:
@@ -240,7 +245,7 @@ def _names_note(title: str, names: Iterable[str]) -> list[str]:
 
 
 def _split_note(state: GridState) -> str:
-    """Return a note on the split that made the choices and the split of the table."""
+    """Return a note on the split that chose values and finalists, and the split of the scores."""
     plan = state.plan
     choices = ["tuned values"] * bool(plan.candidates) + ["finalists"] * bool(plan.halved)
     if any(c.training.stop_after_evaluations_without_gain for c in plan.grid.variants.values()):
@@ -266,12 +271,12 @@ def _outside_note(outside: Sequence[CellReport]) -> list[str]:
 
 
 def _paused(cells: Mapping[str, Sequence[Cell]], scores: Scores) -> dict[str, int]:
-    """Return the step at which each variant paused at a rung, waiting or stopped for good."""
+    """Return the steps of the rungs where variants paused, perhaps for good, by variant."""
     steps = {}
-    for variant, seeds in cells.items():
-        step = seeds[0].until
-        perplexities = [score_at(scores, cell, step) for cell in seeds]
-        if step < seeds[0].config.training.num_train_steps and None not in perplexities:
+    for variant, row_cells in cells.items():
+        step = row_cells[0].last_step
+        perplexities = [score_at(scores, cell, step) for cell in row_cells]
+        if step < row_cells[0].config.training.num_train_steps and None not in perplexities:
             steps[variant] = step
     return steps
 
@@ -285,23 +290,23 @@ def rung_table(state: GridState) -> tuple[GridTable | None, set[str]]:
       The table, or None if no variant has paused; and the variants that need no more training.
     """
     cells, plan, grid = state.cells, state.plan, state.plan.grid
-    stopped = _paused(cells, state.scores)
+    pause_of = _paused(cells, state.scores)
     open_rows = {cell.variant for cell in state.untrained}
-    waiting = {*open_rows, *(stopped if open_rows else ())}
-    over = {*grid.variants} - {plan.rows[row] for row in waiting}
-    if not stopped or plan.candidates:
-        return None, over
+    waiting = {*open_rows, *(pause_of if open_rows else ())}
+    ended = {*grid.variants} - {plan.rows[row] for row in waiting}
+    if not pause_of or plan.candidates:
+        return None, ended
     rows = []
-    for step in sorted(set(stopped.values())):
-        finite = {
+    for step in sorted(set(pause_of.values())):
+        records = {
             name: [r for c in seeds if (r := c.rungs().get(step)) and r["perplexity"] is not None]
             for name, seeds in cells.items()
         }
-        scored = {name: seeds for name, seeds in finite.items() if seeds}
-        compared = measure(grid, scored, "perplexity").changes
-        for name in (name for name, last in stopped.items() if last == step):
-            change, figures = compared.get(name), ["diverged", "", ""]
-            if change and len(finite[name]) == len(cells[name]):
+        scored = {name: seeds for name, seeds in records.items() if seeds}
+        changes = measure(grid, scored, "perplexity").changes
+        for name in (name for name, pause in pause_of.items() if pause == step):
+            change, figures = changes.get(name), ["diverged", "", ""]
+            if change and len(records[name]) == len(cells[name]):
                 figures = [*change.formatted, verdict_on(change)]
             differs = describe_difference(grid.variants[grid.base], grid.variants[name])
             rows.append([name, differs, str(len(cells[name])), f"{step:,}", *figures])
@@ -316,7 +321,7 @@ def rung_table(state: GridState) -> tuple[GridTable | None, set[str]]:
     if any(config.training.schedule == "wsd" for config in grid.variants.values()):
         notes.append("With the schedule wsd, this is before the decay of the learning rate.")
     heads = ["variant", "differs in", "seeds", "steps", "perplexity", "Δ ± s.e."]
-    return GridTable(caption, [*heads, "against the noise"], rows, notes), over
+    return GridTable(caption, [*heads, "against the noise"], rows, notes), ended
 
 
 def write_seeds(
@@ -330,12 +335,12 @@ def write_seeds(
     """
     added = added_later(record)
     pairs = ((variant, result) for variant, seeds in results.items() for result in seeds)
-    chosen = {cell_name(variant, result) for variant, result in pairs if "tuned_to" in result}
-    fields = [{path: value for path, _, value in walk(r.cell.config)} for r in reports]
-    paths = dict.fromkeys(path for values in fields for path in values if path != "training.seed")
-    varied = [path for path in paths if len({values.get(path, "") for values in fields}) > 1]
+    chosen_cells = {cell_name(variant, result) for variant, result in pairs if "tuned_to" in result}
+    configs = [{path: value for path, _, value in walk(r.cell.config)} for r in reports]
+    paths = dict.fromkeys(path for values in configs for path in values if path != "training.seed")
+    varied_paths = [path for path in paths if len({values.get(path, "") for values in configs}) > 1]
     base, records = grid.variants[grid.base], []
-    for report, values in zip(reports, fields, strict=True):
+    for report, values in zip(reports, configs, strict=True):
         cell, config = report.cell, report.cell.config
         seed = config.training.seed
         measures = {
@@ -350,10 +355,10 @@ def write_seeds(
                 "variant": cell.variant,
                 "seed": seed,
                 "planned": "" if added is None else "no" if cell.name in added else "yes",
-                "chosen": "" if not chosen else "yes" if cell.name in chosen else "no",
+                "chosen": "" if not chosen_cells else "yes" if cell.name in chosen_cells else "no",
                 "state": report.state,
                 "differs_in": describe_difference(base.replace({"training.seed": seed}), config),
-                **{path: str(values.get(path, "")) for path in varied},
+                **{path: str(values.get(path, "")) for path in varied_paths},
                 "steps": report.steps,
                 "hours": report.hours,
                 "parameters": num_parameters(config.model, config.data.vocab_size),
@@ -373,10 +378,10 @@ def write_curves(reports: Iterable[CellReport], workdir: Path) -> None:
     """
     heads, rows = ("variant", "seed", "step", "split", "measure", "value"), []
     for report in reports:
-        cell = report.cell.variant, report.cell.config.training.seed
+        variant_and_seed = report.cell.variant, report.cell.config.training.seed
         for record in (*report.history.training, *report.history.evaluations):
             for name, value in scalars(record).items():
                 split, _, measure = name.partition("/")
-                rows.append((*cell, record["step"], split, measure, value))
+                rows.append((*variant_and_seed, record["step"], split, measure, value))
     records = (dict(zip(heads, row, strict=True)) for row in rows)
     write_whole(workdir / CURVES, csv_text(heads, records).encode())

@@ -115,17 +115,17 @@ def run_grid(
     scoring.check()
     record_rules(plan, workdir)  # before the grid's record, which mentions the rules
     stored_grid.record_grid(grid, workdir, seeds, chosen, comparisons)
-    began = time.monotonic()
+    start = time.monotonic()
     if signal := run_cells(plan.cells, launcher, console, max_hours):
         return GridOutcome({}, [], signal)
-    remaining = None if max_hours is None else max_hours - (time.monotonic() - began) / 3600
-    if scored := scoring.run(launcher, console, remaining):
-        return GridOutcome({}, [], scored)
+    hours_left = None if max_hours is None else max_hours - (time.monotonic() - start) / 3600
+    if score_signal := scoring.run(launcher, console, hours_left):
+        return GridOutcome({}, [], score_signal)
     return collect(
         *(grid, workdir, seeds, console, chosen),
         may_be_empty=max_hours is not None,
         allow_mixed=allow_mixed,
-        split=SPLIT if scored is None else split,
+        split=SPLIT if score_signal is None else split,
         comparisons=comparisons,
     )
 
@@ -133,7 +133,7 @@ def run_grid(
 def collect(
     grid: Grid,
     workdir: Path,
-    seeds: int,
+    num_seeds: int,
     console: Console,
     chosen: Sequence[str] = (),
     *,
@@ -157,7 +157,7 @@ def collect(
       split: the split of the table, "test" only for a grid that was scored on it.
       comparisons: as in `run_grid`.
     """
-    state = GridState(grid, workdir, seeds, chosen or [*grid.variants], split)
+    state = GridState(grid, workdir, num_seeds, chosen or [*grid.variants], split)
     results, reports = state.results, [*state.reports, *state.outside]
     if split != SPLIT and not results:  # keep the tables, which may have scores on dev
         raise UserError(f"no cell of {workdir} has scores on {split}; sweep with --split {split}")
@@ -169,7 +169,7 @@ def collect(
             console.print(line, highlight=False, markup=False, soft_wrap=True)
     write_seeds(grid, reports, results, workdir, state.record)
     write_curves(reports, workdir)
-    differing = other_code(results) if allow_mixed else {}
+    code_differences = other_code(results) if allow_mixed else {}
     if not allow_mixed:
         trained = ((r.cell.name, r.result) for r in state.reports if r.result is not None)
         check_same_code({name: software_of_result(result) for name, result in trained})
@@ -182,13 +182,13 @@ def collect(
     notes = ["No cell has a result yet."] if may_be_empty else []
     if results:
         notes = [stored_grid.plan_note(state.record, comparisons, grid.compared_with)]
-    context = state.context(differing, notes)
+    context = state.context(code_differences, notes)
     rows = write_tables(grid, results, workdir, context, comparisons, columns)
     return GridOutcome(results, rows, unfinished=state.unfinished)
 
 
 def check_counts(**counts: int) -> None:
-    """Refuse counts that are not positive."""
+    """Refuse counts below 1, given as keyword arguments, by their keyword."""
     for name, count in counts.items():
         if count < 1:
             raise UserError(f"{name}={count} is not positive")
@@ -200,26 +200,26 @@ def check_dev_sets(grid: Grid) -> None:
     The check skips a corpus that this machine cannot read: another machine may train its cells.
     """
 
-    rows = grouped(
+    rows_by_fields = grouped(
         (tuple(config.value(path) for path in _DEV_SET_FIELDS), name)
         for name, config in grid.variants.items()
     )
-    sentences: dict[str, object] = {}
-    lacking = []
-    for names in rows.values():
+    dev_set_of: dict[str, object] = {}
+    problems = []
+    for names in rows_by_fields.values():
         with suppress(UserError):
             corpus = open_corpus(grid.variants[names[0]].data)
             if SPLIT not in corpus.splits:
-                lacking.append(f"{names[0]}: {corpus.name} has no {SPLIT} split")
-            elif len(rows) > 1:
+                problems.append(f"{names[0]}: {corpus.name} has no {SPLIT} split")
+            elif len(rows_by_fields) > 1:
                 is_whole = task_of(corpus.name, corpus.task).grid.whole_split
-                scored_on = corpus.lines(SPLIT)[1] if is_whole else corpus.name
-                sentences |= dict.fromkeys(names, scored_on)
-    if lacking:
-        raise UserError(f"nothing was started: {lacking[0]}; add one, or set data.dev_lines")
-    if grid.base not in sentences:
+                dev_set = corpus.lines(SPLIT)[1] if is_whole else corpus.name
+                dev_set_of |= dict.fromkeys(names, dev_set)
+    if problems:
+        raise UserError(f"nothing was started: {problems[0]}; add one, or set data.dev_lines")
+    if grid.base not in dev_set_of:
         return
-    if differing := [name for name in sentences if sentences[name] != sentences[grid.base]]:
+    if differing := [name for name in dev_set_of if dev_set_of[name] != dev_set_of[grid.base]]:
         warn(
             f"{', '.join(differing)}: the {SPLIT} set differs from {grid.base}'s, so the table "
             f"will not compare the scores; to compare them, give all rows the same {SPLIT} set"
@@ -227,13 +227,13 @@ def check_dev_sets(grid: Grid) -> None:
 
 
 class SplitScoring(NamedTuple):
-    """Scores the finished cells of a grid on a split other than dev."""
+    """Score the finished cells of a grid on a split other than dev."""
 
     grid: Grid
     workdir: Path
     """The directory of the grid."""
-    seeds: int
-    """The requested seeds."""
+    num_seeds: int
+    """The number of requested seeds."""
     variants: list[str]
     """The names of the requested variants."""
     split: str
@@ -242,7 +242,7 @@ class SplitScoring(NamedTuple):
     """Whether to score new and changed cells after the grid was scored before."""
 
     def check(self) -> None:
-        """Refuse, before training, a scoring that cannot or may not happen."""
+        """Before training, refuse a split that a corpus lacks, or, without `again`, a rescoring."""
 
         if self.split == SPLIT:
             return
@@ -250,7 +250,7 @@ class SplitScoring(NamedTuple):
             if self.split not in open_corpus(data).splits:
                 raise UserError(f"{data.corpus} has no {self.split} split; add one or omit --split")
         if stored_grid.scorings(stored_grid.read_record(self.workdir), self.split):
-            self._new_cells(GridState(self.grid, self.workdir, self.seeds, self.variants))
+            self._new_cells(GridState(self.grid, self.workdir, self.num_seeds, self.variants))
 
     def run(self, launcher: Launcher, console: Console, max_hours: float | None) -> int | None:
         """Score the cells that the table compares, once all requested cells are finished.
@@ -264,7 +264,7 @@ class SplitScoring(NamedTuple):
         """
         if self.split == SPLIT:
             return None
-        state = GridState(self.grid, self.workdir, self.seeds, self.variants)
+        state = GridState(self.grid, self.workdir, self.num_seeds, self.variants)
         if state.unfinished:
             line = f"{self.split} is not scored before all cells are finished"
             console.print(f"{line}: {', '.join(state.unfinished)}", soft_wrap=True)
@@ -283,19 +283,23 @@ class SplitScoring(NamedTuple):
         return [(r.cell, r.result) for r in state.reports if r.result and r.cell.name in names]
 
     def _new_cells(self, state: GridState) -> dict[str, str]:
-        """Return the fingerprints of new and changed cells; without `again`, refuse a rescoring."""
+        """Return fingerprints of the cells that are new or changed since the last scoring, by name.
+
+        Raises:
+          UserError: there are such cells, the split was scored before, and `again` is False.
+        """
         previous = stored_grid.scorings(state.record, self.split)
-        scored = {name: mark for entry in previous for name, mark in entry["cells"].items()}
+        old_marks = {name: mark for entry in previous for name, mark in entry["cells"].items()}
         marks = {  # a fingerprint changes with the scored model and its decoding
             cell.name: digest([result["config"], result.get("checkpoints"), result["perplexity"]])
             for cell, result in self._compared(state)
         }
-        new = {name: mark for name, mark in marks.items() if scored.get(name) != mark}
-        names = [*new, *state.unfinished]
+        new_marks = {name: mark for name, mark in marks.items() if old_marks.get(name) != mark}
+        names = [*new_marks, *state.unfinished]
         if previous and names and not self.again:
             raise UserError(
                 f"{self.workdir} was scored on {self.split} on {previous[-1]['date']}, and these "
                 f"cells are new or changed since: {', '.join(names)}. So that {self.split} chooses "
                 "nothing, leave --split out; or score again with --again, which the table reports"
             )
-        return new
+        return new_marks

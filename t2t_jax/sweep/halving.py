@@ -69,14 +69,14 @@ class Halving:
     def steps(self, config: Config) -> list[int]:
         """Return each rung's step: multiples of `checkpoint.every_steps`, then the last step."""
         # `check_can_be_halved` refuses a config whose `every_steps` is None.
-        end, every = config.training.num_train_steps, config.checkpoint.every_steps or 1
+        total, period = config.training.num_train_steps, config.checkpoint.every_steps or 1
         shares = (self.keep**exponent for exponent in range(self.rungs - 1, 0, -1))
-        steps = [*(max(1, int(end * share / every + 0.5)) * every for share in shares), end]
+        steps = [*(max(1, int(total * share / period + 0.5)) * period for share in shares), total]
         if any(step >= next_step for step, next_step in pairwise(steps)):
             raise UserError(
                 f"--halving rungs={self.rungs},keep={self.keep:.3g} has rungs at the steps "
                 f"{', '.join(map(str, steps))}, because runs pause only at multiples of "
-                f"checkpoint.every_steps={every}; ask for fewer rungs, or lower that field"
+                f"checkpoint.every_steps={period}; ask for fewer rungs, or lower that field"
             )
         return steps
 
@@ -142,51 +142,55 @@ class HalvedGrid:
         self._held_out = [*range(num_seeds)] if leave_out and num_seeds > 1 else [-1]
 
     def cells(self, scores: Scores) -> Sequence[Cell]:
-        """Return all cells, each with the step of its variant's last rung so far."""
+        """Return all cells, each with the step to train to: its variant's last rung so far."""
         with self._journal() as journal:
-            rungs = dict.fromkeys(self._cells, 0)
+            rung_of = dict.fromkeys(self._cells, 0)
             promotions = []
             for held_out in self._held_out:
                 for group in self._groups:
-                    members = self._members(group, held_out, scores, journal)
-                    self.finalists[held_out, *group] = members[-1]
-                    for rung, names in enumerate(members):
-                        rungs |= {name: max(rung, rungs[name]) for name in names}
+                    members_at = self._members(group, held_out, scores, journal)
+                    self.finalists[held_out, *group] = members_at[-1]
+                    for rung, names in enumerate(members_at):
+                        rung_of |= {name: max(rung, rung_of[name]) for name in names}
                         promotions += [(n, rung, held_out) for n in names if rung]
             # ASHA depends on the order of scores, so record promotions before they take effect.
             if self.keeps_journal:
                 self._record([p for p in dict.fromkeys(promotions) if p not in journal], journal)
         seeds = zip(*self._cells.values(), strict=True)
-        return [self._pause(c, rungs[c.variant], scores) for cells in seeds for c in cells]
+        return [self._pause(c, rung_of[c.variant], scores) for cells in seeds for c in cells]
 
     def _pause(self, cell: Cell, rung: int, scores: Scores) -> Cell:
         """Return a cell that pauses at its first unscored rung, or else at the given rung."""
         # With a held-out seed, a variant may pass a rung before all its seeds have reached it.
         pauses = (step for step in self.steps[:rung] if score_at(scores, cell, step) is None)
-        return replace(cell, until=next(pauses, self.steps[rung]))
+        return replace(cell, last_step=next(pauses, self.steps[rung]))
 
     def _members(
         self, group: Sequence[str], held_out: int, scores: Scores, journal: Sequence[_Promotion]
     ) -> list[list[str]]:
-        """Return the variants of a group that have reached each rung."""
+        """Return for each rung the variants of a group that may train to it.
+
+        Args:
+          held_out: the index of the seed whose scores are ignored; -1 for none.
+        """
         members, is_complete = [list(group)], True
         for rung, step in enumerate(self.steps[:-1], 1):
             means = {}
             for name in members[-1]:
                 cells = (cell for i, cell in enumerate(self._cells[name]) if i != held_out)
                 means[name] = mean_of(score_at(scores, cell, step) for cell in cells)
-            scored = {name: mean for name, mean in means.items() if mean is not None}
-            is_complete = is_complete and len(scored) == len(means)
+            known_means = {name: mean for name, mean in means.items() if mean is not None}
+            is_complete = is_complete and len(known_means) == len(means)
             # Before the last score, only ASHA promotes, and rounds the number down.
-            num_early = int(self._halving.keep * len(scored)) if self._halving.asha else 0
-            num_passing = max(1, int(self._halving.keep * len(scored) + 0.5))
-            best_names = best(scored, num_passing if is_complete else num_early)
+            num_early = int(self._halving.keep * len(known_means)) if self._halving.asha else 0
+            num_passing = max(1, int(self._halving.keep * len(known_means) + 0.5))
+            best_names = best(known_means, num_passing if is_complete else num_early)
             members.append([n for n in means if n in best_names or (n, rung, held_out) in journal])
         return members
 
     @contextmanager
     def _journal(self) -> Iterator[list[_Promotion]]:
-        """Lock the journal against other sweeps, and yield its promotions."""
+        """Lock ASHA's journal against other sweeps, and yield the promotions that it records."""
         if not self.keeps_journal:
             yield self._read_journal()
             return
@@ -197,7 +201,7 @@ class HalvedGrid:
             yield self._read_journal()
 
     def _record(self, promotions: Sequence[_Promotion], journal: Sequence[_Promotion]) -> None:
-        """Append promotions to the journal."""
+        """Append the new promotions to ASHA's journal, a file that contained `journal` before."""
         for name, rung, held_out in promotions:
             line = {"variant": name, "rung": rung, "left_out": held_out}
             append_line(self._workdir / _JOURNAL, line)

@@ -40,12 +40,12 @@ _MOST_SEEDS = 1000
 _LEAST_VARIANCE = 1e-18
 """The variance below which differences are rounding errors."""
 
-Weights = Mapping[str, float]
+Contrast = Mapping[str, float]
 """A contrast: the weight of each row in a linear combination of row means."""
 
 
 class RowScores(NamedTuple):
-    """The scores of a grid's rows in one measure."""
+    """The scores of the rows of a sweep's table in one measure, such as BLEU."""
 
     scores: Mapping[str, Mapping[int, float]]
     """Scores by row and seed."""
@@ -57,7 +57,7 @@ class RowScores(NamedTuple):
 
 
 class Effect(NamedTuple):
-    """The estimate of a contrast."""
+    """The estimate of a contrast (a weighted sum of row means), with its error and p-values."""
 
     estimate: float
     error: float | None
@@ -74,7 +74,7 @@ class Effect(NamedTuple):
     """The variance over seeds, including the seed-sentence interaction."""
     sentence_variance: float = 0.0
     """The variance over sentences, without the seed-sentence interaction."""
-    shares: Mapping[tuple[str, int], float] = {}
+    score_weights: Mapping[tuple[str, int], float] = {}
     """The weight of each score in the estimate, by row and seed; {} without a pool."""
     draws: np.ndarray | None = None
     """The estimate on each bootstrap sample, [draws]; None without bootstrap samples."""
@@ -98,7 +98,7 @@ class Pool(NamedTuple):
 
 
 def effects(
-    rows: RowScores, contrasts: Mapping[str, Weights], adjust: Literal["dunnett", "holm"]
+    rows: RowScores, contrasts: Mapping[str, Contrast], adjust: Literal["dunnett", "holm"]
 ) -> dict[str, Effect]:
     """Estimate contrasts between rows, and test each against zero.
 
@@ -117,50 +117,55 @@ def effects(
     return estimates
 
 
-def _estimate(rows: RowScores, weights: Weights, paired: Pool, unpaired: Pool) -> Effect:
-    """Estimate a contrast by the seeds that all its rows share, or by all seeds of each row."""
-    scores = {name: rows.scores[name] for name in weights}
-    shared = set.intersection(*(set(by_seed) for by_seed in scores.values()))
-    pool, is_tuned = None, not weights.keys().isdisjoint(rows.tuned_rows)
-    if shared and paired.degrees >= _LEAST_DEGREES and weights.keys() <= paired.rows:
+def _estimate(rows: RowScores, contrast: Contrast, paired: Pool, unpaired: Pool) -> Effect:
+    """Estimate a contrast by the seeds that all its rows share, or by all seeds of each row.
+
+    Args:
+      paired: the variance over seeds, without the effects of seeds that all rows share.
+      unpaired: the variance over seeds, including these effects.
+    """
+    scores = {name: rows.scores[name] for name in contrast}
+    seeds = set.intersection(*(set(by_seed) for by_seed in scores.values()))
+    pool, is_tuned = None, not contrast.keys().isdisjoint(rows.tuned_rows)
+    if seeds and paired.degrees >= _LEAST_DEGREES and contrast.keys() <= paired.rows:
         pool = paired
-    elif unpaired.degrees and weights.keys() <= unpaired.rows:
+    elif unpaired.degrees and contrast.keys() <= unpaired.rows:
         pool = unpaired
-    if pool is paired or (pool is None and len(shared) > 1):
-        scores = {name: {seed: scores[name][seed] for seed in shared} for name in scores}
-    estimate = sum(w * statistics.fmean(scores[name].values()) for name, w in weights.items())
-    sentence_var, draws, shares = None, None, dict[tuple[str, int], float]()
+    if pool is paired or (pool is None and len(seeds) > 1):
+        scores = {name: {seed: scores[name][seed] for seed in seeds} for name in scores}
+    estimate = sum(w * statistics.fmean(scores[name].values()) for name, w in contrast.items())
+    sentence_var, draws, weights = None, None, dict[tuple[str, int], float]()
     if pool is not None:
-        parts = (w**2 * _variance_of_mean(len(scores[n]), is_tuned) for n, w in weights.items())
+        parts = (w**2 * _variance_of_mean(len(scores[n]), is_tuned) for n, w in contrast.items())
         seed_var: float | None = pool.variance * sum(parts)
         degrees = pool.degrees
-        shares = {(n, s): w / len(scores[n]) for n, w in weights.items() for s in scores[n]}
-    elif len(shared) > 1:  # rows outside the pools
-        by_seed = [sum(w * scores[name][seed] for name, w in weights.items()) for seed in shared]
-        seed_var = statistics.variance(by_seed) * _variance_of_mean(len(shared), is_tuned)
-        degrees = len(shared) - 1
+        weights = {(n, s): w / len(scores[n]) for n, w in contrast.items() for s in scores[n]}
+    elif len(seeds) > 1:  # rows outside the pools
+        by_seed = [sum(w * scores[name][seed] for name, w in contrast.items()) for seed in seeds]
+        seed_var = statistics.variance(by_seed) * _variance_of_mean(len(seeds), is_tuned)
+        degrees = len(seeds) - 1
     else:
-        seed_var, degrees = _welch_variance(rows.scores, weights, unpaired, is_tuned)
+        seed_var, degrees = _welch_variance(rows.scores, contrast, unpaired, is_tuned)
     if seed_var is not None and seed_var < _LEAST_VARIANCE:  # equal scores do not show the noise
         seed_var = None
     if all(scores[name].keys() <= rows.draws.get(name, {}).keys() for name in scores):
         row_draws = {name: {s: rows.draws[name][s] for s in scores[name]} for name in scores}
         means = {name: np.mean([*row_draws[name].values()], axis=0) for name in row_draws}
-        draws = sum((w * means[name] for name, w in weights.items()), np.zeros(()))
+        draws = sum((w * means[name] for name, w in contrast.items()), np.zeros(()))
         sentence_var = float(draws.var())
         if seed_var is not None:  # contains the interaction, too
-            sentence_var = max(sentence_var - _interaction(row_draws, means, weights), 0.0)
+            sentence_var = max(sentence_var - _interaction(row_draws, means, contrast), 0.0)
     variances = {"seeds": seed_var, "sentences": sentence_var}
     noise = " and ".join(name for name, variance in variances.items() if variance is not None)
     seed_var, sentence_var = seed_var or 0.0, sentence_var or 0.0
     degrees = _dof(degrees, seed_var, seed_var + sentence_var)
     error = math.sqrt(seed_var + sentence_var) if noise else None
     p = None if error is None else _p_value(estimate, error, degrees)
-    return Effect(estimate, error, degrees, noise, p, None, seed_var, sentence_var, shares, draws)
+    return Effect(estimate, error, degrees, noise, p, None, seed_var, sentence_var, weights, draws)
 
 
 def _welch_variance(
-    scores: Mapping[str, Mapping[int, float]], weights: Weights, unpaired: Pool, is_tuned: bool
+    scores: Mapping[str, Mapping[int, float]], contrast: Contrast, unpaired: Pool, is_tuned: bool
 ) -> tuple[float | None, float]:
     """Return the variance over seeds of a contrast of unpaired rows, as by Welch (1947).
 
@@ -168,7 +173,7 @@ def _welch_variance(
       The variance, None if a row outside the pool has a single seed; and its degrees of freedom.
     """
     parts = []
-    for name, weight in weights.items():
+    for name, weight in contrast.items():
         variance, degrees, num_seeds = unpaired.variance, unpaired.degrees, len(scores[name])
         if name not in unpaired.rows and num_seeds > 1:
             variance, degrees = statistics.variance(scores[name].values()), num_seeds - 1
@@ -204,7 +209,7 @@ def _variance_of_mean(num_seeds: int, is_tuned: bool) -> float:
 
 
 def _interaction(
-    draws: Mapping[str, Mapping[int, np.ndarray]], means: Mapping[str, np.ndarray], weights: Weights
+    draws: Mapping[str, Mapping[int, np.ndarray]], means: dict[str, np.ndarray], contrast: Contrast
 ) -> float:
     """Return the variance of a contrast by the interaction of seeds and sentences.
 
@@ -214,11 +219,11 @@ def _interaction(
     """
     # Sum over rows within each seed, so that seed effects on sentences that rows share cancel.
     deviations: dict[int, np.ndarray] = {}
-    for name, weight in weights.items():
+    for name, weight in contrast.items():
         num_seeds = len(draws[name])
-        for seed, values in draws[name].items():
+        for seed, samples in draws[name].items():
             scale = weight / math.sqrt(max(num_seeds * (num_seeds - 1), 1))
-            deviations[seed] = deviations.get(seed, 0.0) + scale * (values - means[name])
+            deviations[seed] = deviations.get(seed, 0.0) + scale * (samples - means[name])
     return float(sum(deviation.var() for deviation in deviations.values()))
 
 
@@ -252,7 +257,7 @@ def pool(scores: Mapping[str, Mapping[int, float]], *, by_seed: bool) -> Pool:
 def _residual_squares(
     scores: Mapping[str, Mapping[int, float]], names: Sequence[str], by_seed: bool
 ) -> tuple[dict[str, float], int]:
-    """Return each row's sum of squared residuals, and the residual degrees of freedom."""
+    """Fit a mean for each row (and seed), and return squared residuals by row and their degrees."""
     cells = [(name, str(seed), score) for name in names for seed, score in scores[name].items()]
     rows, seeds, values = map(np.array, zip(*cells, strict=True))
     codes = [np.unique(labels, return_inverse=True)[1] for labels in (rows, seeds)[: 1 + by_seed]]
@@ -264,10 +269,10 @@ def _residual_squares(
 
 def holm(p_values: Sequence[float]) -> list[float]:
     """Adjust p-values for multiple comparisons by the method of Holm (1979)."""
-    order = np.argsort(p_values)
-    scaled_p = np.asarray(p_values)[order] * np.arange(len(order), 0, -1)
-    p_adjusted = np.empty(len(order))
-    p_adjusted[order] = np.minimum(np.maximum.accumulate(scaled_p), 1)
+    ascending = np.argsort(p_values)
+    scaled_p = np.asarray(p_values)[ascending] * np.arange(len(ascending), 0, -1)
+    p_adjusted = np.empty(len(ascending))
+    p_adjusted[ascending] = np.minimum(np.maximum.accumulate(scaled_p), 1)
     return [float(p) for p in p_adjusted]
 
 
@@ -280,9 +285,9 @@ def _dunnett(contrasts: Sequence[Effect]) -> list[float]:
     # Contrasts are correlated by shared rows and, in the bootstrap, by shared sentences.
     covariance = np.zeros((num_contrasts, num_contrasts))
     for (i, a), (j, b) in product(enumerate(contrasts), repeat=2):
-        norm = math.hypot(*a.shares.values()) * math.hypot(*b.shares.values())
+        norm = math.hypot(*a.score_weights.values()) * math.hypot(*b.score_weights.values())
         if i == j or norm:
-            shared = sum(w * b.shares.get(cell, 0.0) for cell, w in a.shares.items())
+            shared = sum(w * b.score_weights.get(cell, 0.0) for cell, w in a.score_weights.items())
             correlation = 1.0 if i == j else shared / norm
             covariance[i, j] = correlation * math.sqrt(a.seed_variance * b.seed_variance)
     if indices := [i for i, effect in enumerate(contrasts) if effect.draws is not None]:
@@ -301,8 +306,8 @@ def _dunnett(contrasts: Sequence[Effect]) -> list[float]:
             if math.isfinite(degrees):
                 quantiles = (np.arange(_NUM_QUANTILES) + 0.5) / _NUM_QUANTILES
                 variance_ratios = special.chdtri(degrees, quantiles) / degrees
-            limits = abs(effect.estimate) / effect.error * np.sqrt(variance_ratios)
-            p_below = np.searchsorted(maxima, limits) / _NUM_MAXIMA
+            bounds = abs(effect.estimate) / effect.error * np.sqrt(variance_ratios)
+            p_below = np.searchsorted(maxima, bounds) / _NUM_MAXIMA
             p_value = max(p_value, float(1 - p_below.mean()))  # sampling error must not lower it
         p_adjusted.append(p_value)
     return p_adjusted
@@ -331,7 +336,7 @@ def _sum_samples(statistics: np.ndarray) -> np.ndarray:
     return _draw_counts(len(statistics)) @ statistics
 
 
-def sampled_scores(result: Record, measure: str) -> np.ndarray | None:
+def draw_scores(result: Record, measure: str) -> np.ndarray | None:
     """Compute the score of a cell on bootstrap samples of the sentences.
 
     Args:
@@ -347,18 +352,22 @@ def sampled_scores(result: Record, measure: str) -> np.ndarray | None:
         return bleu_of(_sum_samples(counts))
     if "sentence_nll" not in result:
         return None
-    nll, unit = result["sentence_nll"], math.log(2)
+    nll, nats_per_unit = result["sentence_nll"], math.log(2)
     lengths = [len(line.encode()) for line in result["references"]]
     if measure == "log_perplexity":
-        lengths, unit = result["sentence_tokens"], 1.0
+        lengths, nats_per_unit = result["sentence_tokens"], 1.0
     if len(lengths) != len(nll):
         return None
     sums = _sum_samples(np.stack([nll, lengths], axis=1))
-    return sums[:, 0] / sums[:, 1] / unit
+    return sums[:, 0] / sums[:, 1] / nats_per_unit
 
 
 def seed_noise(scores: Mapping[str, Mapping[int, float]]) -> float:
-    """Return the pooled variance over seeds."""
+    """Return the variance of a score over seeds, pooled over rows.
+
+    Args:
+      scores: scores by row and seed.
+    """
     paired = pool(scores, by_seed=True)
     estimate = paired if paired.degrees >= _LEAST_DEGREES else pool(scores, by_seed=False)
     return estimate.variance
@@ -377,12 +386,12 @@ def seeds_needed(
     Returns:
       The number, at least 2; None if 1,000 seeds are too few.
     """
-    level = 1 - (1 - SIGNIFICANT) ** (1 / comparisons)
+    adjusted_level = 1 - (1 - SIGNIFICANT) ** (1 / comparisons)
     for num_seeds in range(2, _MOST_SEEDS + 1):
         variance_over_seeds = 2 * seed_variance / num_seeds
         variance = variance_over_seeds + sentence_variance
         degrees = _dof(2 * (num_seeds - 1), variance_over_seeds, variance)
-        quantiles = special.stdtrit(degrees, [1 - level / 2, POWER])
+        quantiles = special.stdtrit(degrees, [1 - adjusted_level / 2, POWER])
         if quantiles.sum() * math.sqrt(variance) <= difference:
             return num_seeds
     return None

@@ -135,7 +135,7 @@ def _table_line(cells: Sequence[str]) -> str:
 
 
 def _paragraph(text: str) -> str:
-    """Format a paragraph. Code between backticks may wrap at vertical bars."""
+    """Format a paragraph in LaTeX. Code between backticks may wrap at vertical bars."""
     parts = [_escape(part) for part in text.split("`")]
     for index in range(1, len(parts), 2):
         code = parts[index].replace(r"\textbar{}", r"\textbar{}\allowbreak{}")
@@ -144,6 +144,6 @@ def _paragraph(text: str) -> str:
 
 
 def _escape(text: str) -> str:
-    """Escape special characters, and typeset minus signs before numbers."""
+    """Escape the special characters of LaTeX, and typeset minus signs before numbers."""
     quoted_text = re.sub(r'"([^"]*)"', r"``\1''", _MINUS.sub("−", text))
     return _SPECIAL.sub(lambda match: _REPLACEMENTS[match[0]], quoted_text).replace("−", "$-$")

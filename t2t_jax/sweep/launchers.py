@@ -58,9 +58,9 @@ def find_gpus(root: Path = Path("/")) -> Gpus:
         return Gpus(gpu_names, _CUDA, "nvidia-smi -L")
     if indices := _index_names(len([*(root / _NVIDIA).glob("*")])):
         return Gpus(indices, _CUDA, f"/{_NVIDIA}")
-    nodes = (path.read_text().strip() for path in (root / _AMD).glob("*/gpu_id"))
-    count = sum(node not in ("", "0") for node in nodes)  # CPUs have the id 0
-    return Gpus(_index_names(count), _ROCM[0], f"/{_AMD}")
+    gpu_ids = (path.read_text().strip() for path in (root / _AMD).glob("*/gpu_id"))
+    num_gpus = sum(gpu_id not in ("", "0") for gpu_id in gpu_ids)  # CPUs have the id 0
+    return Gpus(_index_names(num_gpus), _ROCM[0], f"/{_AMD}")
 
 
 def _list_nvidia() -> tuple[str, ...]:
@@ -70,13 +70,13 @@ def _list_nvidia() -> tuple[str, ...]:
         output = subprocess.check_output(command, stderr=devnull, timeout=_SECONDS_TO_LIST)
     except (OSError, subprocess.SubprocessError):  # nvidia-smi is missing, or finds no driver
         return ()
-    parts: dict[str, list[str]] = {}
-    for index, part in _NVIDIA_LINE.findall(output.decode(errors="replace")):
+    mig_names: dict[str, list[str]] = {}
+    for index, mig_name in _NVIDIA_LINE.findall(output.decode(errors="replace")):
         if index:
-            parts[index] = []
-        elif parts:
-            parts[next(reversed(parts))].append(part)
-    return tuple(name for index, part_names in parts.items() for name in part_names or [index])
+            mig_names[index] = []
+        elif mig_names:
+            mig_names[next(reversed(mig_names))].append(mig_name)
+    return tuple(name for index, names in mig_names.items() for name in names or [index])
 
 
 def _index_names(count: int) -> tuple[str, ...]:
@@ -156,11 +156,11 @@ class Local:
         self._jobs: list[_LocalJob | None] = [None] * num_jobs
 
     def launch(self, cell: Cell) -> Job | None:
-        """Start a cell on the first free share of cores and GPUs."""
-        shares = [i for i, job in enumerate(self._jobs) if job is None or job.poll() is not None]
-        if not shares:
+        """Start a cell on the first free share of cores and GPUs; None if no share is free."""
+        free = [i for i, job in enumerate(self._jobs) if job is None or job.poll() is not None]
+        if not free:
             return None
-        share = shares[0]
+        share = free[0]
         cell.log.parent.mkdir(parents=True, exist_ok=True)
         check_regular(cell.log)
         with cell.log.open("ab") as log:
@@ -169,7 +169,7 @@ class Local:
                 fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 return None
-            cell_arguments = str(cell.workdir), str(cell.until), str(os.getpid()), cell.split
+            cell_arguments = str(cell.workdir), str(cell.last_step), str(os.getpid()), cell.split
             process = subprocess.Popen(
                 [sys.executable, "-m", "t2t_jax.sweep.cell", *cell_arguments, *self._flags],
                 stdin=subprocess.PIPE,
@@ -192,14 +192,14 @@ class _LocalJob:
             process.stdin.write(cell.config.to_json().encode())
 
     def poll(self) -> Outcome | None:
-        code = self._process.poll()
-        if code is None:
+        exit_code = self._process.poll()
+        if exit_code is None:
             return None
-        if code < 0:
-            name = signal.Signals(-code).name
+        if exit_code < 0:
+            name = signal.Signals(-exit_code).name
             return Outcome(1, f"{name} ended its process; see {self._cell.log}")
         message = _last_line(self._cell.log) or f"see {self._cell.log}"
-        return Outcome(code, message if code else "")
+        return Outcome(exit_code, message if exit_code else "")
 
     def stop(self) -> None:
         self._process.terminate()
@@ -211,9 +211,9 @@ class _LocalJob:
 def last_output(cell: Cell) -> str:
     """Return the last line that a local or cluster cell printed; "" if none."""
     job_id = _job_id(cell.workdir.with_suffix(".job"))
-    job_errors = cell.workdir.parent.parent / _SUBMITIT / f"{job_id}_0_log.err"
-    files = [path for path in (cell.log, job_errors) if path.is_file()]
-    return _last_line(max(files, key=lambda path: path.stat().st_mtime)) if files else ""
+    error_log = cell.workdir.parent.parent / _SUBMITIT / f"{job_id}_0_log.err"
+    logs = [path for path in (cell.log, error_log) if path.is_file()]
+    return _last_line(max(logs, key=lambda path: path.stat().st_mtime)) if logs else ""
 
 
 def _last_line(log: Path) -> str:
@@ -266,7 +266,7 @@ class Cluster:
             # Send the config as JSON text, so that the node loads the files that register names.
             config, env = cell.config.to_json(), environment_of(cell.config)
             job = self._executor.submit(
-                _run_cell, config, str(cell.workdir), env, self._flags, cell.until, cell.split
+                _run_cell, config, str(cell.workdir), env, self._flags, cell.last_step, cell.split
             )
         except RuntimeError as error:  # sbatch refused it
             raise UserError(f"cannot be submitted: {in_one_line(error)}") from error
@@ -276,7 +276,7 @@ class Cluster:
 
 
 def _watch_queue() -> None:
-    """Make submitit read job states from `squeue` if Slurm has no accounting database."""
+    """Make submitit read the states of jobs from `squeue` if Slurm has no accounting database."""
     # Without a database, submitit itself would warn at every poll, and report jobs as running that
     # ended without a result.
     with suppress(OSError):
@@ -318,7 +318,7 @@ def _job_id(job_file: Path) -> str:
 
 
 def _run_cell(
-    config: str, workdir: str, env: Mapping[str, str], flags: Sequence[str], until: int, split: str
+    config: str, workdir: str, env: Mapping[str, str], flags: Sequence[str], step: int, split: str
 ) -> Outcome:
     """Train and score a cell on a node of the cluster."""
     from t2t_jax.system.program import prepare_process
@@ -329,7 +329,7 @@ def _run_cell(
     # sweep submits the cell again.
     signal.signal(signal.SIGUSR2, lambda *_: signal.raise_signal(signal.SIGTERM))
     try:
-        cell = Cell("", Config.from_json(config), Path(workdir), until, split)
+        cell = Cell("", Config.from_json(config), Path(workdir), step, split)
         return Outcome(train_and_score(cell, flags), "")
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -349,8 +349,8 @@ class _ClusterJob:
         try:
             return self._job.result()
         except Exception as error:  # the job left no result
-            first = (str(error).strip() or type(error).__name__).splitlines()[0]
-            return Outcome(1, f"job {self._job.job_id}: {first}; see {self._job.paths.stderr}")
+            first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
+            return Outcome(1, f"job {self._job.job_id}: {first_line}; see {self._job.paths.stderr}")
 
     def stop(self) -> None:
         """Do nothing: the job continues without the sweep."""

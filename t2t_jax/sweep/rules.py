@@ -42,7 +42,7 @@ class _Rules(TypedDict):
 
 @dataclass(frozen=True)
 class GridRules:
-    """The rules of a grid, as in flags. Without rules, the sweep trains all cells to the end."""
+    """The rules of a sweep: halving, and tuned values. By default, all cells train to the end."""
 
     halving: str | None = None
     """Settings of successive halving, such as `rungs=3,keep=0.33`."""
@@ -55,7 +55,7 @@ class GridRules:
     """The number of trials per variant that the sampler proposes."""
 
     def __post_init__(self) -> None:
-        """Normalize and check the values."""
+        """Normalize `halving` and `tune`, and refuse invalid halving settings."""
         halving = None if self.halving is None else str(Halving.of(self.halving))
         object.__setattr__(self, "halving", halving)  # the dataclass is frozen
         tune = {p: v if isinstance(v, Range) else list(v) for p, v in self.tune.items()}
@@ -63,17 +63,17 @@ class GridRules:
 
 
 class PlannedGrid:
-    """A grid with the rules that choose its cells."""
+    """A grid with the rules that choose which cells to train, and how long."""
 
     def __init__(
-        self, grid: Grid, workdir: Path, rules: GridRules, seeds: int, at_once: int = 1
+        self, grid: Grid, workdir: Path, rules: GridRules, num_seeds: int, at_once: int = 1
     ) -> None:
         """Apply the rules to a grid.
 
         Args:
           at_once: the number of trials that a sampler may request before the first is scored.
         """
-        self.grid, self.rules, self.seeds, self.at_once = grid, rules, seeds, at_once
+        self.grid, self.rules, self.num_seeds, self.at_once = grid, rules, num_seeds, at_once
         self.expanded_grid = grid
         """The grid of trained rows: the variants, or their candidates."""
         self.first: Sequence[str] = ()
@@ -88,9 +88,9 @@ class PlannedGrid:
         if rules.sampler is not None:
             ranges = {path: span for path, span in rules.tune.items() if isinstance(span, Range)}
             trials = rules.trials or 0
-            sampled_grid = SampledGrid(grid, workdir, seeds, rules.sampler, ranges, trials, at_once)
-            self.choose_cells: GridPlan = sampled_grid.cells
-            self.optuna, self.candidates = sampled_grid.optuna, sampled_grid.candidates
+            planner = SampledGrid(grid, workdir, num_seeds, rules.sampler, ranges, trials, at_once)
+            self.choose_cells: GridPlan = planner.cells
+            self.optuna, self.candidates = planner.optuna, planner.candidates
             return
         # The base is the only member of its group, so halving never stops it.
         groups = [[n for n in grid.variants if (n == grid.base) == is_base] for is_base in (1, 0)]
@@ -99,7 +99,7 @@ class PlannedGrid:
             groups = [list(configs) for configs in self.candidates.values()]
             candidates = {n: c for configs in self.candidates.values() for n, c in configs.items()}
             self.expanded_grid = Grid(candidates, {})
-        all_cells = cells(self.expanded_grid, workdir, seeds)
+        all_cells = cells(self.expanded_grid, workdir, num_seeds)
         self.choose_cells = lambda scores: all_cells
         if rules.halving is not None:
             cells_by_row = grouped((cell.variant, cell) for cell in all_cells)
@@ -115,7 +115,7 @@ class PlannedGrid:
 
     @property
     def rows(self) -> dict[str, str]:
-        """Return the variant of each trained row so far, by row name."""
+        """Return the variant of each trained row (a variant or its candidate), by row name."""
         variants = {name: variant for variant, rows in self.candidates.items() for name in rows}
         return variants or {name: name for name in self.grid.variants}
 
@@ -174,7 +174,11 @@ def _tuned_configs(grid: Grid, tune: Candidates) -> dict[str, dict[str, Config]]
 
 
 def _check_variants(grid: Grid, values: Mapping[str, object]) -> None:
-    """Refuse variants that differ only in tuned fields."""
+    """Refuse variants that differ only in tuned fields.
+
+    Args:
+      values: any value of each tuned field, by field path.
+    """
     variants: dict[Config, str] = {}
     for variant, config in grid.variants.items():
         if (twin := variants.setdefault(config.replace(values), variant)) != variant:
@@ -185,7 +189,7 @@ def _check_variants(grid: Grid, values: Mapping[str, object]) -> None:
 
 
 def chosen_variants(grid: Grid, patterns: Iterable[str]) -> list[str]:
-    """Return the variants that match names or patterns such as `A-*`, in the grid's order."""
+    """Return the variants that match any name or pattern, such as `A-*`; all without patterns."""
     chosen = set[str]()
     for pattern in patterns:
         if not (matches := fnmatch.filter(grid.variants, pattern)):
@@ -195,16 +199,16 @@ def chosen_variants(grid: Grid, patterns: Iterable[str]) -> list[str]:
     return [name for name in grid.variants if name in chosen or not chosen]
 
 
-def check_distinct(variants: Mapping[str, Config], seeds: int) -> None:
+def check_distinct(variants: Mapping[str, Config], num_seeds: int) -> None:
     """Refuse variants and seeds that would train the same run twice.
 
     Args:
-      seeds: the number of seeds per variant, counted from its `training.seed`.
+      num_seeds: the number of seeds per variant, counted from its `training.seed`.
     """
     # A variant that sets all three seed fields repeats the same run under every seed.
     runs: dict[Config, tuple[str, int]] = {}
     for name, config in variants.items():
-        for seed in range(config.training.seed, config.training.seed + seeds):
+        for seed in range(config.training.seed, config.training.seed + num_seeds):
             twin, twin_seed = runs.setdefault(_with_explicit_seeds(config, seed), (name, seed))
             if (twin, twin_seed) != (name, seed):
                 raise UserError(
@@ -223,7 +227,13 @@ def _with_explicit_seeds(config: Config, seed: int) -> Config:
 def plan_grid(
     grid: Grid, workdir: Path, chosen: Sequence[str], seeds: int, rules: GridRules, at_once: int = 1
 ) -> PlannedGrid:
-    """Plan a sweep by the rules recorded in its directory, or else by the given rules."""
+    """Plan a sweep by the rules recorded in its directory, or else by the given rules.
+
+    Args:
+      chosen: the names of the requested variants.
+      seeds: the number of seeds per variant.
+      at_once: the number of trials that a sampler may request before the first is scored.
+    """
     if (record := _read_rules(workdir)) is not None:
         plan = _plan_by_record(grid, workdir, record, chosen, seeds, rules)
     else:
@@ -251,10 +261,10 @@ def plan_grid(
     return plan
 
 
-def recorded_plan(grid: Grid, workdir: Path, seeds: int, chosen: Sequence[str]) -> PlannedGrid:
-    """Return a read-only plan by recorded rules, or else by the arguments."""
+def recorded_plan(grid: Grid, workdir: Path, num_seeds: int, chosen: Sequence[str]) -> PlannedGrid:
+    """Return a read-only plan by the recorded rules; without rules, of all chosen variants."""
     if (record := _read_rules(workdir)) is None:
-        return PlannedGrid(_select_rows(grid, chosen), workdir, GridRules(), seeds)
+        return PlannedGrid(_select_rows(grid, chosen), workdir, GridRules(), num_seeds)
     chosen = [name for name in grid.variants if name in record["variants"]]
     plan = _plan_by_record(grid, workdir, record, chosen, record["seeds"], GridRules())
     if plan.halved:  # reading must not promote variants
@@ -269,7 +279,7 @@ def _select_rows(grid: Grid, chosen: Sequence[str]) -> Grid:
 def _plan_by_record(
     grid: Grid, workdir: Path, record: Record, chosen: Sequence[str], seeds: int, rules: GridRules
 ) -> PlannedGrid:
-    """Plan a sweep by recorded rules, and refuse other arguments."""
+    """Plan a sweep by recorded rules, and refuse other rules, seeds or variants."""
     # JSON stores a range as an object.
     tune = {p: Range(**v) if isinstance(v, dict) else v for p, v in record["tune"].items()}
     old_rules = GridRules(**{name: record[name] for name in asdict(rules)} | {"tune": tune})
@@ -295,7 +305,7 @@ def _plan_by_record(
 
 
 def _check_proposals(plan: PlannedGrid, workdir: Path, version: str) -> None:
-    """Refuse a version of Optuna whose proposals differ from the started rows."""
+    """Refuse an Optuna whose proposals differ from the rows that `version` started."""
     installed, plan.optuna = plan.optuna, version
     if installed == version:
         return
@@ -318,8 +328,8 @@ def record_rules(plan: PlannedGrid, workdir: Path) -> None:
     """Write the rules, if there are any, into the grid's directory."""
     if plan.rules != GridRules():
         workdir.mkdir(parents=True, exist_ok=True)
-        settings = {n: getattr(plan, n) for n in ("at_once", "seeds", "rungs", "optuna")}
-        record = asdict(plan.rules) | {"variants": [*plan.grid.variants]} | settings
+        rows = {"variants": [*plan.grid.variants], "rungs": plan.rungs, "optuna": plan.optuna}
+        record = asdict(plan.rules) | {"at_once": plan.at_once, "seeds": plan.num_seeds} | rows
         write_whole(workdir / RULES, (json.dumps(record, indent=2) + "\n").encode())
 
 

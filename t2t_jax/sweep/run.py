@@ -46,9 +46,9 @@ class _Status:
 
     @property
     def steps(self) -> int:
-        """Return the number of trained steps, at most `cell.until`."""
+        """Return the number of steps that a cell has trained, at most `cell.last_step`."""
         is_at_end = self.state in ("done", "paused")
-        return self.cell.until if is_at_end else self.progress.get("step", self.steps_before)
+        return self.cell.last_step if is_at_end else self.progress.get("step", self.steps_before)
 
 
 def run_cells(
@@ -97,7 +97,7 @@ def run_cells(
 
 
 def _update_plan(plan: GridPlan, by_name: dict[str, _Status]) -> None:
-    """Apply the plan until the available scores change none of its decisions."""
+    """Update `by_name`, the status of each planned cell, until scores add or change no cells."""
     # A cell that joins the plan may have scores from an earlier sweep, which decide more.
     previous: Scores | None = None
     while previous != (scores := {name: status.scores for name, status in by_name.items()}):
@@ -108,7 +108,7 @@ def _update_plan(plan: GridPlan, by_name: dict[str, _Status]) -> None:
                 status = by_name[cell.name] = _Status(cell)
                 _read_scores(status)
                 status.steps_before = status.steps or cell.progress().get("step", 0)
-            elif status.cell.until != cell.until:
+            elif status.cell.last_step != cell.last_step:
                 status.cell = cell
                 if status.state == "paused":
                     status.state = "waiting"
@@ -126,7 +126,7 @@ def _stop_jobs(jobs: Sequence[Job], console: Console) -> None:
 
 def _poll(status: _Status, launcher: Launcher, console: Console) -> None:
     """Start a waiting cell if a slot is free, or check whether a running cell has ended."""
-    previous = status.state
+    old_state = status.state
     if status.state == "waiting":
         _read_scores(status)  # another sweep may have trained it
     if status.state == "waiting":
@@ -141,10 +141,10 @@ def _poll(status: _Status, launcher: Launcher, console: Console) -> None:
         _read_scores(status)
         if status.state == "running":
             # Resume a cell that a signal stopped. A job of an earlier sweep may also exit with code
-            # 0 at a step before `until`.
+            # 0 at a step before `last_step`.
             status.state = "waiting" if outcome.code > 128 or not outcome.code else "failed"
             status.message = outcome.message or f"it ended with exit code {outcome.code}"
-    if status.state != previous and not console.is_terminal:
+    if status.state != old_state and not console.is_terminal:
         console.print(_event(status), highlight=False, markup=False, soft_wrap=True)
 
 
@@ -159,11 +159,11 @@ def _read_scores(status: _Status) -> None:
         return
     if math.inf in status.scores.values():
         status.state = "diverged"
-    elif cell.until in status.scores:
+    elif cell.last_step in status.scores:
         status.state = "done" if status.result is not None else "paused"
 
 
-def _seconds_left(statuses: Collection[_Status], seconds: float) -> float | None:
+def _seconds_left(statuses: Collection[_Status], elapsed: float) -> float | None:
     """Read the progress of running cells, and estimate the seconds until a sweep ends.
 
     The estimate is None until a cell logs a step.
@@ -174,8 +174,8 @@ def _seconds_left(statuses: Collection[_Status], seconds: float) -> float | None
     # Assume equal times for all steps. Steps of earlier sweeps say nothing about this speed.
     steps_taken = sum(max(s.steps - s.steps_before, 0) for s in statuses)
     ended = "failed", "diverged"
-    steps_left = sum(max(s.cell.until - s.steps, 0) for s in statuses if s.state not in ended)
-    return seconds * steps_left / steps_taken if steps_taken else None
+    steps_left = sum(max(s.cell.last_step - s.steps, 0) for s in statuses if s.state not in ended)
+    return elapsed * steps_left / steps_taken if steps_taken else None
 
 
 def _summary(statuses: Collection[_Status], seconds_left: float | None) -> str:
@@ -202,7 +202,7 @@ def _event(status: _Status) -> str:
 
 
 def _score(results: Sequence[Record]) -> tuple[str, str]:
-    """Return the name and signature of the score; "" without a signature."""
+    """Return the name of the score in results, such as BLEU, and its signature or ""."""
     score = measures_of(results[0]).score
     signatures = {str(result[score.signature_field]) for result in results if score.signature_field}
     return score.name.removeprefix("sacre"), ", ".join(sorted(signatures))
@@ -228,14 +228,14 @@ def _table(statuses: Collection[_Status], seconds_left: float | None, width: int
 
 
 def _columns(seeds: Sequence[_Status]) -> list[str]:
-    """Format the step, loss and speed of the first running seed, and the mean scores."""
+    """Format step, loss and speed of the first running seed, mean perplexity and mean score."""
     step = loss = speed = perplexity = score = ""
     if running_seeds := [s for s in seeds if s.state == "running" and s.progress]:
-        progress, total = running_seeds[0].progress, running_seeds[0].cell.until
-        step = f"{progress['step']:,} / {total:,}"
-        mean, rate = progress.get("loss"), progress.get("target_tokens_per_second")
-        loss = "" if mean is None else f"{mean:.3f}"
-        speed = "" if rate is None else f"{rate:,.0f}"
+        progress, last_step = running_seeds[0].progress, running_seeds[0].cell.last_step
+        step = f"{progress['step']:,} / {last_step:,}"
+        mean_loss, mean_rate = progress.get("loss"), progress.get("target_tokens_per_second")
+        loss = "" if mean_loss is None else f"{mean_loss:.3f}"
+        speed = "" if mean_rate is None else f"{mean_rate:,.0f}"
     if results := [s.result for s in seeds if s.result]:
         field = measures_of(results[0]).score.field
         perplexity = perplexity_text(fmean(r["perplexity"] for r in results), 3)

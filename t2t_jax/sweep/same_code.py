@@ -47,11 +47,11 @@ def compared_settings(config: Config, resolved: Mapping[str, object] | None) -> 
     # An explicit dtype is part of the row, so rows may differ in it.
     if config.model.compute_dtype == "auto" and (dtype := resolved.get(DTYPE)):
         settings[DTYPE] = dtype, str(dtype)
-    if (end := config.training.schedule_end) is not None:
+    if (schedule_end := config.training.schedule_end) is not None:
         # Rows may train for different numbers of steps, so compare only ends that a new run would
         # not choose.
-        steps = resolved.get(_END, end)
-        settings[_END] = steps if steps != end else None, str(steps)
+        chosen_end = resolved.get(_END, schedule_end)
+        settings[_END] = chosen_end if chosen_end != schedule_end else None, str(chosen_end)
     return settings
 
 
@@ -74,7 +74,7 @@ def local_dtype() -> str | None:
 
 
 def devices_and_dtypes(results: Mapping[str, Sequence[Record]]) -> list[str]:
-    """Describe the devices that trained a grid and their dtypes; [] if none is recorded."""
+    """Describe in a line which devices trained each row, and in which dtype; [] if unknown."""
     devices_by_row = {}
     for row, runs in results.items():
         if devices := [_device_and_dtype(run) for run in runs if run.get("device")]:
@@ -121,14 +121,18 @@ def code_differences(software: Iterable[tuple[str, Iterable[Record]]]) -> dict[s
 
 
 def other_code(results: Mapping[str, Sequence[Record]]) -> dict[str, str]:
-    """Describe how code and settings of rows differ from the first cell, by row name."""
+    """Describe how code and settings of rows differ from those of the first cell, by row name."""
     pairs = ((variant, result) for variant, seeds in results.items() for result in seeds)
     software = ((variant, software_of_result(result)) for variant, result in pairs)
     return {name: _join(changed) for name, changed in code_differences(software).items()}
 
 
 def check_same_code(software: "Mapping[str, Iterable[Record]]") -> None:
-    """Refuse cells of different code, and cells whose runs chose different settings."""
+    """Refuse cells of different code, and cells whose runs chose different settings.
+
+    Args:
+      software: the return value of `software_of_result` by cell name.
+    """
     if differences := code_differences(software.items()):
         (name, changed), *other_cells = differences.items()
         first_name, records = next(iter(software.items()))
@@ -138,7 +142,7 @@ def check_same_code(software: "Mapping[str, Iterable[Record]]") -> None:
         kind, remedy = f"code than {reference}{commit}", "restore that code"
         if all(name.startswith(OPEN_FIELDS) for name in changed):
             path, before, *_ = changed[0].split(" ")
-            kind, remedy = f"settings than {reference}", f"set {path}={before} in the config file"
+            kind, remedy = (f"settings than {reference}", f"set {path}={before} in the config file")
         raise UserError(
             f"{name} was computed by different {kind}: {_join(changed)}{suffix}; {remedy}, "
             "choose another --workdir, or move the directories of these cells away; "

@@ -57,17 +57,18 @@ class SampledGrid:
         self,
         grid: Grid,
         workdir: Path,
-        seeds: int,
+        num_seeds: int,
         sampler: str,
         ranges: Mapping[str, Range],
-        trials: int,
+        num_trials: int,
         at_once: int,
     ) -> None:
-        """Create a study for every variant.
+        """Create an Optuna study for every variant.
 
         Args:
+          sampler: the name of the sampler, such as `optuna:tpe`.
           ranges: ranges by field path.
-          trials: the number of trials per variant.
+          num_trials: the number of trials per variant.
           at_once: the number of trials to request before the first is scored.
         """
         if sampler not in _SAMPLERS:
@@ -85,10 +86,10 @@ class SampledGrid:
         self.candidates: dict[str, dict[str, Config]] = {name: {} for name in grid.variants}
         """Configs of the proposed trials, by variant and trial name."""
         self._distributions = {
-            path: (IntDistribution if isinstance(values.low, int) else FloatDistribution)(
-                values.low, values.high, log=values.scale == "log"
+            path: (IntDistribution if isinstance(bounds.low, int) else FloatDistribution)(
+                bounds.low, bounds.high, log=bounds.scale == "log"
             )
-            for path, values in ranges.items()
+            for path, bounds in ranges.items()
         }
         class_name, options = _SAMPLERS[sampler]
         self._studies = {}
@@ -96,23 +97,23 @@ class SampledGrid:
             proposer = getattr(optuna.samplers, class_name)(**options, seed=config.training.seed)
             study = optuna.create_study(sampler=proposer, direction="minimize")
             self._studies[variant] = _Study(study)
-        self._grid, self._workdir, self._seeds = grid, workdir, seeds
-        self._trials, self._at_once = trials, at_once
+        self._grid, self._workdir, self._num_seeds = grid, workdir, num_seeds
+        self._num_trials, self._at_once = num_trials, at_once
 
     def cells(self, scores: Scores) -> Sequence[Cell]:
         """Propose the trials whose preceding scores are known; return the cells of all trials."""
         for variant, study in self._studies.items():
-            while len(study.trials) < self._trials and self._report_scores(study, scores):
+            while len(study.trials) < self._num_trials and self._report_scores(study, scores):
                 self._propose(variant, study)
         studies = self._studies.values()
         return [cell for study in studies for seeds in study.cells.values() for cell in seeds]
 
     def _report_scores(self, study: "_Study", scores: Scores) -> bool:
-        """Report the scores due before the next trial; return False if one is missing."""
+        """Report to Optuna the scores due before its next trial; return False if one is missing."""
         # The trial index fixes the number of reported scores, so that a replay is deterministic.
         while study.num_reported <= len(study.trials) - self._at_once:
             trial, name = study.trials[study.num_reported]
-            mean = mean_of(score_at(scores, c, c.until) for c in study.cells[name])
+            mean = mean_of(score_at(scores, c, c.last_step) for c in study.cells[name])
             if mean is None:
                 return False
             study.study.tell(trial, mean)
@@ -138,11 +139,11 @@ class SampledGrid:
         study.trials.append((trial, name))
         if name not in study.cells:
             self.candidates[variant][name] = config
-            study.cells[name] = cells(Grid({name: config}, {}), self._workdir, self._seeds)
+            study.cells[name] = cells(Grid({name: config}, {}), self._workdir, self._num_seeds)
 
 
 class _Study:
-    """The trials of one variant, in order of proposal."""
+    """The Optuna study of one variant, with its trials in the order of proposal."""
 
     def __init__(self, study: Any) -> None:
         self.study = study

@@ -64,28 +64,28 @@ def stored_grid(workdir: Path) -> Grid:
 
 
 def read_record(workdir: Path) -> Record:
-    """Return the record of a directory's grid; {} if there is none."""
+    """Read the record of a grid (rows, plan and scorings) from `grid.json`; {} if there is none."""
     path = workdir / _RECORD
     way_out = "remove it to begin a new record"
     return read_object(path, _Grid, way_out) if path.exists() else {}
 
 
 def check_same_grid(grid: Grid, workdir: Path) -> None:
-    """Refuse a grid that lacks a recorded row, or changes its config.
+    """Refuse a grid that lacks a row recorded in its directory, or changes the config of one.
 
     The check ignores rows without a directory.
     """
     if not (record := read_record(workdir)):
         return
     way_out = "choose another --workdir, or move the directories of these rows away"
-    stored, file = record["variants"], workdir / _CONFIG_FILE
+    stored_rows, file = record["variants"], workdir / _CONFIG_FILE
     hashes = record.get("written"), _hash(grid.source.encode())
     if grid.source and hashes[0] and file.is_file() and _hash(file.read_bytes()) not in hashes:
         raise UserError(
             f"{file} was edited and would be lost; omit --config to use it, or move it away"
         )
     # Rows that never started, or whose directories were moved away, may change.
-    started = [name for name in stored if (workdir / name).is_dir()]
+    started = [name for name in stored_rows if (workdir / name).is_dir()]
     if absent := [name for name in started if name not in grid.variants]:
         names = ", ".join(absent[:3]) + (f" and {len(absent) - 3} more" if len(absent) > 3 else "")
         raise UserError(
@@ -93,7 +93,7 @@ def check_same_grid(grid: Grid, workdir: Path) -> None:
             f"select rows with --only, rename a row with --rename OLD=NEW, or {way_out}"
         )
     for name in started:
-        old, new = from_dict(stored[name]), grid.variants[name]
+        old, new = from_dict(stored_rows[name]), grid.variants[name]
         if changed := differences(old, new, only_binding=True):
             raise UserError(
                 f"{workdir} holds another grid, in which {name} differs "
@@ -128,11 +128,11 @@ def record_grid(
     plan = record.get("plan", [])
     in_plan = {name for entry in plan for name in entry["cells"]}
     configs = {name: grid.variants[name] for name in (chosen if plan else ()) or rows}
-    new_cells = [c.name for c in cells(Grid(configs, {}), workdir, seeds) if c.name not in in_plan]
+    names = [c.name for c in cells(Grid(configs, {}), workdir, seeds) if c.name not in in_plan]
     is_new_grid = not previous and not any((workdir / name).is_dir() for name in rows)
     # Old versions recorded no plan, and a later sweep cannot know what was planned.
-    if new_cells and (plan or is_new_grid):
-        entry = {"date": _today(), "cells": new_cells, "comparisons": comparisons, "score": score}
+    if names and (plan or is_new_grid):
+        entry = {"date": _today(), "cells": names, "comparisons": comparisons, "score": score}
         record["plan"] = [*plan, entry]
     record["has_rules"] = has_rules(workdir)
     record.pop("written", None)
@@ -171,9 +171,9 @@ def plan_note(record: Record, comparisons: str, base: str = "") -> str:
     plan, *additions = record.get("plan") or [None]
     if plan is None:
         return "Plan: not recorded."
-    rows = len({name.rpartition("/")[0] for name in plan["cells"]})
+    num_rows = len({name.rpartition("/")[0] for name in plan["cells"]})
     note = (
-        f"Planned on {plan['date']}: {rows} rows, {len(plan['cells']) // rows} seed(s), "
+        f"Planned on {plan['date']}: {num_rows} rows, {len(plan['cells']) // num_rows} seed(s), "
         f"{_TESTS.get(plan['comparisons'])}, primary score {plan['score']}."
     )
     for entry in additions:
@@ -188,7 +188,7 @@ def plan_note(record: Record, comparisons: str, base: str = "") -> str:
 def scorings(record: Record, split: str) -> Sequence[Record]:
     """Return the recorded scorings of a grid on a split, the oldest first.
 
-    `cells` maps cell names to fingerprints of dev results.
+    Each scoring has its date, and under `cells` a fingerprint of each cell's dev result by name.
     """
     return [entry for entry in record.get("scorings", []) if entry["split"] == split]
 
@@ -197,7 +197,7 @@ def record_scoring(workdir: Path, split: str, cells: Mapping[str, str]) -> None:
     """Record today's scoring of a grid on a split.
 
     Args:
-      cells: fingerprints of dev results by cell name.
+      cells: a fingerprint of the dev result of each scored cell, by cell name.
     """
     record: Record = {"variants": {}, "scorings": []} | read_record(workdir)
     record["scorings"].append({"split": split, "date": _today(), "cells": dict(cells)})
@@ -215,7 +215,7 @@ def _copy_shorter_tables(grid: Grid, workdir: Path, rows: Mapping[str, Record]) 
 
 
 def rows_outside(record: Record, grid: Grid, workdir: Path) -> dict[str, Config]:
-    """Return the configs of started rows that are recorded but missing in a grid."""
+    """Return the configs of started rows that a record contains and a grid lacks, by row name."""
     return {
         name: from_dict(fields)
         for name, fields in record.get("variants", {}).items()

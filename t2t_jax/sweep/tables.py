@@ -76,7 +76,7 @@ class Budget(NamedTuple):
 
 
 class GridTable(NamedTuple):
-    """A table for readers. Its notes mark code by backticks."""
+    """A table on a grid, as texts for Markdown and LaTeX. Its notes mark code by backticks."""
 
     caption: str
     heads: list[str]
@@ -85,7 +85,7 @@ class GridTable(NamedTuple):
 
 
 class TableContext(NamedTuple):
-    """What the table of a grid shows besides scores: notes, further tables and facts by variant."""
+    """The content of a grid's table besides scores: notes, further tables and facts by variant."""
 
     notes: Sequence[str] = ()
     """Paragraphs below the notes that explain the columns."""
@@ -130,14 +130,14 @@ def write_tables(
     tables = [grid_table(comparison, context), *contrast_tables(comparison), *context.tables]
     notes = _definitions(comparison)[:1]  # the second score is no column of table.tex
     notes += [*context.notes, *_notes_on_code(rows)]
-    main = grid_latex(tables[0].caption, rows, columns, notes)
+    main_latex = grid_latex(tables[0].caption, rows, columns, notes)
     records = [
         _values(comparison, row) | context.budgets.get(row.variant, Budget())._asdict()
         for row in rows
     ]
     texts = (
         "\n".join(map(_markdown, tables)),
-        "\n".join([main, *(latex(*table) for table in tables[1:])]),
+        "\n".join([main_latex, *(latex(*table) for table in tables[1:])]),
         csv_text(records[0], records),
     )
     files = dict(zip(_FILES, map(str.encode, texts), strict=False))
@@ -151,7 +151,7 @@ def write_tables(
 
 
 def grid_table(comparison: Comparison, context: TableContext = NO_CONTEXT) -> GridTable:
-    """Return the main table of a grid for readers."""
+    """Return the main table of a grid: scores, differences from the base and sizes of its rows."""
     cells = [_cells(comparison, row) for row in comparison.rows]
     first = next(iter(comparison.results.values()))[0]
     split = f"{first['corpus']} {first['split']}"
@@ -166,10 +166,10 @@ def grid_table(comparison: Comparison, context: TableContext = NO_CONTEXT) -> Gr
 
 
 def summary(rows: Sequence[VariantRow], results: Results, width: int) -> Table:
-    """Return a short table for a terminal of `width` columns."""
-    first = next(iter(results.values()))[0]
+    """Return a short table of the rows' scores for a terminal of `width` columns."""
+    result = next(iter(results.values()))[0]
     score = rows[0].measures.score
-    signed = [f"{score.name}: {first[score.signature_field]}"] if score.signature_field else []
+    signed = [f"{score.name}: {result[score.signature_field]}"] if score.signature_field else []
     caption = "\n".join([*signed, *_notes_on_code(rows)]) or None
     table = Table(box=None, pad_edge=False, caption=caption, caption_justify="left")
     table.add_column("variant", no_wrap=True)
@@ -187,7 +187,7 @@ def summary(rows: Sequence[VariantRow], results: Results, width: int) -> Table:
 
 
 def _cells(comparison: Comparison, row: VariantRow) -> list[tuple[str, str]]:
-    """Return the column head and the text of each cell of a table row."""
+    """Return the column head and the text of each cell in a row of the main table."""
 
     def of_measure(name: str, change: Change) -> list[tuple[str, str]]:
         mean, difference = change.formatted
@@ -243,16 +243,16 @@ def _values(comparison: Comparison, row: VariantRow) -> dict[str, object]:
 def _intervals(comparison: Comparison, row: VariantRow) -> str:
     """Describe the 95% intervals of a row, and whether they contain the paper's differences."""
     grid = comparison.grid
-    base = next((r.perplexity.mean for r in comparison.rows if r.variant == grid.base), None)
-    relative, of_bleu = paper_differences(grid, row.variant)
-    texts = {"perplexity": interval_and_paper(row.perplexity, relative, base)}
+    base_mean = next((r.perplexity.mean for r in comparison.rows if r.variant == grid.base), None)
+    ppl_change, bleu_change = paper_differences(grid, row.variant)
+    texts = {"perplexity": interval_and_paper(row.perplexity, ppl_change, base_mean)}
     if row.measures.bootstrap:
-        texts[row.measures.score.name] = interval_and_paper(row.score, of_bleu)
+        texts[row.measures.score.name] = interval_and_paper(row.score, bleu_change)
     return "; ".join(f"{name}: {text}" for name, text in texts.items() if text)
 
 
 def _notes(comparison: Comparison) -> list[str]:
-    """Return a paragraph for each column that needs an explanation."""
+    """Return notes that explain columns of the main table, one paragraph each."""
     base, rows = comparison.grid.base, comparison.rows
     adjusted = f"by Dunnett's test for all comparisons with `{base}`"
     if comparison.comparisons == "all":
@@ -277,7 +277,7 @@ def _notes(comparison: Comparison) -> list[str]:
 
 
 def _by_value(values: Mapping[str, str]) -> str:
-    """Return the common value of all rows, or each value with the names of its rows."""
+    """Format the common value of all rows, or each value with the names of its rows."""
     rows_of = grouped((value, row) for row, value in values.items())
     if len(rows_of) == 1:
         return next(iter(rows_of))
@@ -287,19 +287,19 @@ def _by_value(values: Mapping[str, str]) -> str:
 def power_notes(comparison: Comparison) -> list[str]:
     """Return how many seeds detect a difference of 1% in perplexity, and of 0.5 in BLEU."""
     notes, measures = [], comparison.rows[0].measures
-    sizes = [("perplexity", "1% in perplexity", math.log(1.01))]
+    targets = [("perplexity", "1% in perplexity", math.log(1.01))]
     if measures.bootstrap:
-        sizes.append((measures.score.field, f"0.5 {measures.score.name}", 0.5))
-    for field, name, difference in sizes:
+        targets.append((measures.score.field, f"0.5 {measures.score.name}", 0.5))
+    for field, name, difference in targets:
         _, scores, effects_of_rows = comparison.measured[field]
-        tested = [effect for effect in effects_of_rows.values() if "seeds" in effect.noise]
-        if not tested:
+        estimates = [effect for effect in effects_of_rows.values() if "seeds" in effect.noise]
+        if not estimates:
             continue
-        sentences = statistics.median(effect.sentence_variance for effect in tested)
-        noise = seed_noise(scores.scores)
-        number = seeds_needed(difference, noise, sentences, len(tested))
-        of_rows = f"{number} seeds of each row" if number else "more sentences, not more seeds"
-        notes.append(f"To find a true difference of {name} in 4 of 5 grids takes {of_rows}.")
+        sentence_var = statistics.median(effect.sentence_variance for effect in estimates)
+        seed_var = seed_noise(scores.scores)
+        num_seeds = seeds_needed(difference, seed_var, sentence_var, len(estimates))
+        need = f"{num_seeds} seeds of each row" if num_seeds else "more sentences, not more seeds"
+        notes.append(f"To find a true difference of {name} in 4 of 5 grids takes {need}.")
     return notes
 
 
@@ -333,7 +333,11 @@ def contrast_tables(comparison: Comparison) -> list[GridTable]:
 
 
 def _shown(effect: Effect, *, relative: bool = False) -> list[str]:
-    """Format an effect, its 95% interval and its p-value; log ratios are shown in percent."""
+    """Format an effect, its 95% interval and its p-value.
+
+    Args:
+      relative: whether the effect is a log ratio, to be shown in percent.
+    """
 
     def text(value: float) -> str:
         if relative and value > _LARGEST_EXPONENT:
@@ -368,11 +372,11 @@ def _listed(notes: Iterable[str]) -> str:
 
 def _definitions(comparison: Comparison) -> list[str]:
     """Return a line with the definition (signature) of each score that has one."""
-    lines, (score, second, is_bleu, _) = [], comparison.rows[0].measures
-    for measure, suffix in ((score, ""), (second, ", the paper's BLEU" if is_bleu else "")):
+    lines, (score, secondary, is_bleu, _) = [], comparison.rows[0].measures
+    for measure, suffix in ((score, ""), (secondary, ", the paper's BLEU" if is_bleu else "")):
         if field := measure and measure.signature_field:
-            signed = {n: f"`{seeds[0][field]}`" for n, seeds in comparison.results.items()}
-            lines.append(f"{measure.name}{suffix}: {_by_value(signed)}.")
+            signatures = {n: f"`{seeds[0][field]}`" for n, seeds in comparison.results.items()}
+            lines.append(f"{measure.name}{suffix}: {_by_value(signatures)}.")
     return lines
 
 
@@ -422,16 +426,16 @@ def _draw(axes: Any, changes: list[Change], marks: Sequence[float | None], scale
     """Plot the scaled differences of one measure and the paper's markers, one line per variant."""
     axes.axvline(0, color="0.6", linewidth=0.8)
     axes.locator_params(axis="x", nbins=6, steps=[1, 2, 5, 10])
-    for at, (change, mark) in enumerate(zip(changes, marks, strict=True)):
+    for y, (change, mark) in enumerate(zip(changes, marks, strict=True)):
         if change.difference is None or perplexity_text(change.difference) == DIVERGED:
             change = Change(change.mean, None)  # too large for the axes
         if change.low is not None and change.high is not None:
-            ends = scale * change.low, scale * change.high
-            axes.plot(ends, (at, at), "|-", color="C0", label="95% interval, not adjusted")
+            interval = scale * change.low, scale * change.high
+            axes.plot(interval, (y, y), "|-", color="C0", label="95% interval, not adjusted")
         if change.difference is not None:
-            axes.plot(scale * change.difference, at, "o", color="C0", label="this grid")
+            axes.plot(scale * change.difference, y, "o", color="C0", label="this grid")
         if mark is not None:
-            axes.plot(mark, at, "D", color="C1", fillstyle="none", label=_MARKED_AS)
+            axes.plot(mark, y, "D", color="C1", fillstyle="none", label=_MARKED_AS)
 
 
 def listing(grid: Grid, chosen: Sequence[str], num_seeds: int, width: int) -> Table:
@@ -469,7 +473,7 @@ def in_lines(name: str, width: int) -> str:
 
 
 def paper_values(row: Table3Row | None) -> tuple[float | str | None, ...]:
-    """Return the values of `PAPER_FIELDS` from a row of Table 3; None gives empty strings."""
+    """Return perplexity, BLEU and parameters of a row of Table 3; None gives empty strings."""
     return ("", "", "") if row is None else (row.dev_perplexity, row.dev_bleu, row.parameters)
 
 
@@ -486,10 +490,10 @@ def paper_differences(grid: Grid, variant: str) -> tuple[float | None, float | N
     Returns:
       The relative difference in perplexity and the absolute difference in BLEU.
     """
-    row, of_base = grid.published.get(variant), grid.published.get(grid.base)
-    if row is None or of_base is None:
+    row, base_row = grid.published.get(variant), grid.published.get(grid.base)
+    if row is None or base_row is None:
         return None, None
-    return row.dev_perplexity / of_base.dev_perplexity - 1, row.dev_bleu - of_base.dev_bleu
+    return row.dev_perplexity / base_row.dev_perplexity - 1, row.dev_bleu - base_row.dev_bleu
 
 
 def interval_and_paper(change: Change, published: float | None, base: float | None = None) -> str:

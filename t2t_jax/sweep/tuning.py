@@ -24,23 +24,24 @@ def choose(scores: Mapping[str, Sequence[float | None]], finalists: Finalists) -
 
     Args:
       scores: final perplexities by candidate name and seed index; None if missing.
+      finalists: a function that returns the candidates to choose from.
 
     Returns:
       The candidate name of each seed; "" if scores are missing.
     """
     num_seeds = len(next(iter(scores.values())))
-    chosen: list[str] = []
+    chosen_names: list[str] = []
     for seed in range(num_seeds):
         held_out = seed if num_seeds > 1 else -1  # a single seed must use its own score
         means = {
             name: mean_of(score for i, score in enumerate(scores[name]) if i != held_out)
             for name in finalists([*scores], held_out)
         }
-        complete = {name: mean for name, mean in means.items() if mean is not None}
+        known_means = {name: mean for name, mean in means.items() if mean is not None}
         # Do not choose yet if a missing score could change the choice.
-        best_names = best(complete, 1) if len(complete) == len(means) else []
-        chosen += best_names or [""]
-    return chosen
+        best_names = best(known_means, 1) if len(known_means) == len(means) else []
+        chosen_names += best_names or [""]
+    return chosen_names
 
 
 def is_at_end(value: object, values: Sequence[object] | Range) -> bool:
@@ -59,50 +60,52 @@ def is_at_end(value: object, values: Sequence[object] | Range) -> bool:
 
 
 def tuned_results(
-    plan: PlannedGrid, cells: Mapping[str, list[Cell]], scores: Scores, done: Mapping[str, Record]
+    plan: PlannedGrid, cells: Mapping[str, list[Cell]], scores: Scores, scored: Mapping[str, Record]
 ) -> tuple[dict[str, list[Record]], dict[str, int], GridTable]:
     """Choose tuned values for each variant, and return their results and a table.
 
     Args:
-      done: results of finished cells by cell name.
+      cells: the cells of each candidate, in the order of seeds.
+      scores: dev perplexities by cell name and step.
+      scored: results of finished cells by cell name.
 
     Returns:
       The results by variant, the number of diverged seeds by variant, and the table.
     """
     halved = plan.halved
     results: dict[str, list[Record]] = {}
-    diverged: dict[str, int] = {}
+    num_diverged: dict[str, int] = {}
     rows = []
     for variant, configs in plan.candidates.items():
         final_scores = {
             name: [score_at(scores, c, c.config.training.num_train_steps) for c in cells[name]]
             for name in configs
         }
-        chosen = choose(final_scores, lambda n, seed: halved.finalists[seed, *n] if halved else n)
+        names = choose(final_scores, lambda n, seed: halved.finalists[seed, *n] if halved else n)
         seeds_of: dict[str, list[str]] = {}
-        for seed, name in enumerate(chosen):
+        for seed, name in enumerate(names):
             cell = cells[name][seed] if name else None
             # A run that diverged with the chosen value has no result, but counts.
             if cell and final_scores[name][seed] == math.inf:
-                diverged[variant] = diverged.get(variant, 0) + 1
+                num_diverged[variant] = num_diverged.get(variant, 0) + 1
                 seeds_of.setdefault(name, []).append(f"{cell.workdir.name}, where it diverged")
-            elif cell and (result := done.get(cell.name)):
+            elif cell and (result := scored.get(cell.name)):
                 results.setdefault(variant, []).append(result | {"tuned_to": name})
                 seeds_of.setdefault(name, []).append(cell.workdir.name)
         all_scores = {score for scores_by_seed in final_scores.values() for score in scores_by_seed}
         state = "all diverged" if all_scores == {math.inf} else "not chosen yet"
-        values = (f"{n.removeprefix(f'{variant},')} ({', '.join(s)})" for n, s in seeds_of.items())
+        texts = (f"{n.removeprefix(f'{variant},')} ({', '.join(s)})" for n, s in seeds_of.items())
         at_ends = [
             path
             for path, candidates in plan.rules.tune.items()
             if any(is_at_end(configs[name].value(path), candidates) for name in seeds_of)
         ]
-        rows.append([variant, "; ".join(values) or state, str(len(configs)), ", ".join(at_ends)])
+        rows.append([variant, "; ".join(texts) or state, str(len(configs)), ", ".join(at_ends)])
     selection_note = (
         "The perplexities of the other seeds choose the value of each seed, so that the choice "
         "does not bias the seed's score. If the seeds of a variant have different values, its "
         "standard error is larger, by the rule of Nadeau and Bengio (2003)."
-        if plan.seeds > 1
+        if plan.num_seeds > 1
         else "The perplexity shown here also chose the value, so it is biased downwards; sweep "
         "with at least two seeds to remove the bias."
     )
@@ -111,4 +114,4 @@ def tuned_results(
     notes = [selection_note]
     if any(row[3] for row in rows):
         notes.append("If an end of a range was chosen, try a wider range for a better value.")
-    return results, diverged, GridTable(caption, headers, rows, notes)
+    return results, num_diverged, GridTable(caption, headers, rows, notes)

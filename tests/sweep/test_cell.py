@@ -116,16 +116,16 @@ def test_rows_of_one_config_under_one_seed_are_refused(tmp_path):
     with pytest.raises(UserError, match="base with seed 0 and copy with seed 0 are the same"):
         run_grid({"base": Config(), "copy": Config()}, tmp_path)
     assert not [*tmp_path.iterdir()]
-    check_distinct(rows, seeds=1)  # a row for each seed
+    check_distinct(rows, num_seeds=1)  # a row for each seed
     seeds = {"training.init_seed": 0, "training.order_seed": 0, "training.dropout_seed": 0}
     fixed = {"fixed": Config().replace(seeds)}
     with pytest.raises(UserError, match="fixed with seed 0 and fixed with seed 1 are the same"):
-        check_distinct(fixed, seeds=2)
+        check_distinct(fixed, num_seeds=2)
     with pytest.raises(UserError, match="base with seed 0 and fixed with seed 5 are the same"):
         check_distinct(
-            {"base": Config(), "fixed": fixed["fixed"].replace({"training.seed": 5})}, seeds=1
+            {"base": Config(), "fixed": fixed["fixed"].replace({"training.seed": 5})}, num_seeds=1
         )
-    check_distinct({"base": Config(), "wide": Config().replace({"model.d_ff": 4096})}, seeds=2)
+    check_distinct({"base": Config(), "wide": Config().replace({"model.d_ff": 4096})}, num_seeds=2)
 
 
 PATIENCE = "training.stop_after_evaluations_without_gain"

@@ -79,7 +79,7 @@ def winners(grid, seeds, truth):
 
 def without_score(wanted, known):
     """The cells that lack their score at the step up to which they are wanted."""
-    return [cell for cell in wanted if score_at(known, cell, cell.until) is None]
+    return [cell for cell in wanted if score_at(known, cell, cell.last_step) is None]
 
 
 @given(st.integers(2, 9), st.integers(1, 3), st.randoms(use_true_random=False))
@@ -89,12 +89,12 @@ def test_the_same_variants_go_on_in_whatever_order_the_scores_come(number, seeds
     while True:
         wanted = halved(grid, seeds, None).cells(known)  # anew, as after a kill
         for cell in wanted:
-            assert cell.until >= until.get(cell.name, 0)
-            until[cell.name] = cell.until
+            assert cell.last_step >= until.get(cell.name, 0)
+            until[cell.name] = cell.last_step
         if not (open_cells := without_score(wanted, known)):
             break
         cell = rng.choice(open_cells)
-        known.setdefault(cell.name, {})[cell.until] = truth[cell.name][cell.until]
+        known.setdefault(cell.name, {})[cell.last_step] = truth[cell.name][cell.last_step]
     expected = winners(grid, seeds, truth)
     assert until == {
         f"{name}/seed{seed}": step for name, step in expected.items() for seed in range(seeds)
@@ -110,8 +110,8 @@ def test_no_cell_passes_a_rung_without_its_score_there(number, rng):
     while open_cells := without_score(plan.cells(known), known):
         cell = rng.choice(open_cells)
         of_cell = known.setdefault(cell.name, {})
-        assert set(of_cell) == {step for step in STEPS if step < cell.until}
-        of_cell[cell.until] = truth[cell.name][cell.until]
+        assert set(of_cell) == {step for step in STEPS if step < cell.last_step}
+        of_cell[cell.last_step] = truth[cell.name][cell.last_step]
     assert plan.cells(known) == plan.cells(truth)
 
 
@@ -121,7 +121,7 @@ def test_a_variant_left_out_for_one_seed_goes_on_if_another_choice_needs_it(numb
     grid = grid_of(number)
     truth = scores_of(rng, grid, 3, diverging=0)
     wanted = halved(grid, 3, None, leave_out=True).cells(truth)
-    until = {cell.variant: cell.until for cell in wanted}
+    until = {cell.variant: cell.last_step for cell in wanted}
     expected = dict.fromkeys(grid.variants, 0)
     for left_out in range(3):
         of_two = {}
@@ -158,7 +158,7 @@ def test_asha_promotes_the_best_so_far_and_repeats_its_journal(tmp_path_factory,
         if not (open_cells := without_score(wanted, known)):
             break
         cell = rng.choice(open_cells)
-        known.setdefault(cell.name, {})[cell.until] = truth[cell.name][cell.until]
+        known.setdefault(cell.name, {})[cell.last_step] = truth[cell.name][cell.last_step]
     finished = [name for name, of in known.items() if steps[-1] in of]
     alive = [n for n, of in truth.items() if math.isfinite(max(of.values())) and n[0] == "v"]
     assert finished or not alive
@@ -258,22 +258,22 @@ class Trained(AtOnce):
         if len(self.launched) in self.killed_at:
             self.killed_at.remove(len(self.launched))
             raise KeyboardInterrupt
-        self.launched.append((cell.name, cell.until))
+        self.launched.append((cell.name, cell.last_step))
         self._write(cell)
         return self
 
     def _write(self, cell):
-        score, end = self.truth[cell.name][cell.until], cell.config.training.num_train_steps
+        score, end = self.truth[cell.name][cell.last_step], cell.config.training.num_train_steps
         cell.workdir.mkdir(parents=True, exist_ok=True)
         (cell.workdir / "config.json").write_text(cell.config.to_json())
-        if score < math.inf and cell.until == end:
+        if score < math.inf and cell.last_step == end:
             software = [provenance(cell.config)]
             write_result(cell, perplexity=score, steps=end, provenance=software)
             return
         record = {"config": to_dict(cell.config), "perplexity": score}
         if score == math.inf:
             record |= {"perplexity": None, "diverged": "not finite"}
-        (cell.workdir / f"rung-{cell.until}.json").write_text(json.dumps(record))
+        (cell.workdir / f"rung-{cell.last_step}.json").write_text(json.dumps(record))
 
 
 def test_an_iterator_chooses_variants_as_a_list_does(tmp_path, quick):
@@ -337,7 +337,7 @@ def test_after_the_hours_that_it_may_take_a_sweep_has_a_table_of_what_is_there(t
 
     class Slow(Trained):
         def launch(self, cell):
-            if cell.until == 30:
+            if cell.last_step == 30:
                 self.launched.append(cell.name)
                 return self
             return super().launch(cell)
@@ -368,7 +368,7 @@ def test_a_cell_that_diverged_is_no_longer_wanted(tmp_path):
     (tmp_path / "v1" / "seed0" / "rung-10.json").write_text("{}")
     wanted, scores = decide(plan.cells)
     assert scores["base/seed0"] == {10: math.inf}
-    assert {cell.until for cell in wanted} == {10}
+    assert {cell.last_step for cell in wanted} == {10}
     assert scores["v1/seed0"] == {}
 
 

@@ -37,8 +37,8 @@ class Scripted(AtOnce):
         fields = {"split": cell.split, "steps": 90, "provenance": [provenance(cell.config)]}
         fields["perplexity"] = self.perplexities.get(cell.name, 5.0) - (cell.split == "test")
         write_result(cell, **fields)
-        if cell.until != 90:
-            cell.result_file.rename(cell.workdir / f"rung-{cell.until}.json")
+        if cell.last_step != 90:
+            cell.result_file.rename(cell.workdir / f"rung-{cell.last_step}.json")
             (cell.workdir / "config.json").write_text(cell.config.to_json())
         return self
 
