@@ -48,12 +48,12 @@ class Collective:
         """Return the bytes that a device sends in one execution, by the ring algorithm."""
         if self.kind == "collective-permute":
             return float(self.num_bytes if any(a != b for a, b in self.groups) else 0)
-        size = max(len(group) for group in self.groups)
+        group_size = max(len(group) for group in self.groups)
         rounds = 2 if self.kind == "all-reduce" else 1
-        return rounds * self.num_bytes * (size - 1) / size
+        return rounds * self.num_bytes * (group_size - 1) / group_size
 
     def mesh_axes(self, mesh_shape: Mapping[str, int]) -> tuple[str, ...]:
-        """Return the axes of a mesh of this shape along which the devices exchange data."""
+        """Return the names of the mesh axes along which the devices exchange data."""
         is_crossed = np.zeros(len(mesh_shape), bool)
         for group in self.groups:
             # [axes, devices of the group]
@@ -65,24 +65,24 @@ class Collective:
 def collectives(program: Program) -> list[Collective]:
     """Return the collectives of a compiled program; the counts include loop iterations."""
     by_chain: dict[str | int, Collective] = {}
-    for name, instruction, count in program.executed():
+    for computation, instruction, count in program.executed():
         if instruction.opcode.removesuffix("-start") in COLLECTIVES:
             # XLA for TPUs splits a transfer into several fusions. Each repeats the whole
             # collective.
             chain = _CHAIN.search(instruction.line)
             key = chain[1] if chain else len(by_chain)
-            by_chain.setdefault(key, collective(program, name, instruction, count))
+            by_chain.setdefault(key, collective(program, computation, instruction, count))
     return list(by_chain.values())
 
 
-def collective(program: Program, name: str, instruction: Instruction, count: int) -> Collective:
-    """Parse the collective of an instruction that computation `name` executes `count` times."""
-    kind = instruction.opcode.removesuffix("-start")
-    groups = _groups(instruction.line, program.num_devices)
-    num_bytes = _num_bytes(instruction)
+def collective(program: Program, computation: str, op: Instruction, count: int) -> Collective:
+    """Parse the collective of an instruction that `computation` executes `count` times."""
+    kind = op.opcode.removesuffix("-start")
+    groups = _groups(op.line, program.num_devices)
+    num_bytes = _num_bytes(op)
     if kind == "reduce-scatter":
         num_bytes *= len(groups[0])
-    elif kind == "all-reduce" and name.startswith("all-reduce-scatter"):
+    elif kind == "all-reduce" and computation.startswith("all-reduce-scatter"):
         kind = "reduce-scatter"  # XLA for TPUs: a fusion that keeps one part
     return Collective(kind, num_bytes, groups, count)
 
@@ -100,42 +100,46 @@ def _num_bytes(instruction: Instruction) -> int:
 
 
 def _groups(line: str, num_devices: int) -> Groups:
-    """Parse the groups of devices of a collective, in any of XLA's three notations."""
+    """Parse the groups of devices in the HLO line of a collective, in any of XLA's notations."""
     if match := _MESH_GROUPS.search(line):
-        axes, shape, order, group_axes = match.groups()
-        return _mesh_groups(axes, group_axes, _device_ids(shape, order) if shape else None)
+        axes, shape, permutation, group_axes = match.groups()
+        return _mesh_groups(axes, group_axes, _device_ids(shape, permutation) if shape else None)
     if match := _IOTA_GROUPS.search(line):
-        size, shape, order = match.groups()
-        return _rows(_device_ids(shape, order), int(size))
+        group_size, shape, permutation = match.groups()
+        return _rows(_device_ids(shape, permutation), int(group_size))
     if match := _LISTED_GROUPS.search(line):
         groups = tuple(_integers(group) for group in re.findall(r"\{([\d,]+)\}", match[1]))
         return groups or (tuple(range(num_devices)),)  # an empty list means one group of all
     raise ValueError(f"no groups of devices in {line[:300]!r}")
 
 
-def _device_ids(shape: str, order: str | None) -> Int[np.ndarray, "..."]:
+def _device_ids(shape: str, permutation: str | None) -> Int[np.ndarray, "..."]:
     """Return the device indices that XLA writes as `[8,2]T(1,0)`: a shape and a transposition."""
     sizes = _integers(shape)
     devices = np.arange(math.prod(sizes)).reshape(sizes)
-    return devices.transpose(_integers(order)) if order else devices
+    return devices.transpose(_integers(permutation)) if permutation else devices
 
 
 def _mesh_groups(axes: str, group_axes: str, devices: Int[np.ndarray, "..."] | None) -> Groups:
-    """Parse groups along some axes of a mesh, such as `'b'` of `'a'=2,'b'=4`.
+    """Parse the device groups of a collective along axes of a mesh.
 
-    `'b':(m)n` means a part of b: the axis of size n if b is split into sizes m, n and the rest.
+    Args:
+      axes: the mesh, such as `'a'=2,'b'=4`.
+      group_axes: such as `'b'`. `'b':(m)n` means a part of b: the axis of size n if b is split into
+        sizes m, n and the rest.
+      devices: the device at each mesh index; None means row-major order.
     """
     sizes = {name: int(size) for name, size in re.findall(r"'([^']+)'=(\d+)", axes)}
     matches = re.findall(r"'([^']+)'(?::\((\d+)\)(\d+))?", group_axes)
     shape: list[int] = []
     group_dims: list[int] = []  # axes of `shape` along which a group extends
     for name, size in sizes.items():
-        parts = [(int(m or 1), int(n or size)) for axis, m, n in matches if axis == name]
+        part_sizes = [(int(m or 1), int(n or size)) for axis, m, n in matches if axis == name]
         covered_size = 1
-        for before, part in sorted(parts):
-            shape += [before // covered_size, part]
+        for size_before, part_size in sorted(part_sizes):
+            shape += [size_before // covered_size, part_size]
             group_dims.append(len(shape) - 1)
-            covered_size = before * part
+            covered_size = size_before * part_size
         shape.append(size // covered_size)
     other_dims = [axis for axis in range(len(shape)) if axis not in group_dims]
     devices = np.arange(math.prod(shape)) if devices is None else devices
@@ -143,8 +147,8 @@ def _mesh_groups(axes: str, group_axes: str, devices: Int[np.ndarray, "..."] | N
     return _rows(by_group, math.prod(shape[axis] for axis in group_dims))
 
 
-def _rows(devices: Int[np.ndarray, "..."], size: int) -> Groups:
-    return tuple(tuple(row) for row in devices.reshape(-1, size).tolist())
+def _rows(devices: Int[np.ndarray, "..."], group_size: int) -> Groups:
+    return tuple(tuple(row) for row in devices.reshape(-1, group_size).tolist())
 
 
 def _integers(text: str) -> tuple[int, ...]:

@@ -73,7 +73,7 @@ def compile_ahead(
     arguments = state.params, (state.optimizer, state.ema), batch
     memory = report.StepMemory(*map(bytes_of_a_device, arguments))
     available = usable_memory(devices)
-    program, text = None, ""
+    program, hlo_text = None, ""
     try:
         program = lowered.compile()
     except jax.errors.JaxRuntimeError as error:
@@ -90,10 +90,10 @@ def compile_ahead(
             temporaries=_temporary_bytes(stats, "TPU" in devices[0].device_kind),
             program=stats.generated_code_size_in_bytes,
         )
-        text = program.as_text() or ""
+        hlo_text = program.as_text() or ""
         if write_program is not None:
-            write_whole(write_program, text.encode())
-    hlo = parse_program(text)
+            write_whole(write_program, hlo_text.encode())
+    hlo = parse_program(hlo_text)
     return report.StepReport(
         devices=f"{mesh.size} x {devices[0].device_kind}",
         mesh_shape=dict(mesh.shape),
@@ -122,15 +122,15 @@ def compile_search(config: Config, devices: Sequence[jax.Device]) -> report.Sear
     state = abstract_state(config, models.make_model(config, vocab_size, mesh), mesh)
     model = models.make_decoding_model(config.model, vocab_size, mesh)
     search = Search(model, strategy_of(config.decoding), mesh, 1)
-    rows = -(-_SENTENCES // row_parts(mesh)) * row_parts(mesh)
-    sizes = Sizes(rows, rows, report.SOURCE_LENGTH, report.ROOM, report.ROOM)
+    num_rows = -(-_SENTENCES // row_parts(mesh)) * row_parts(mesh)
+    sizes = Sizes(num_rows, num_rows, report.SOURCE_LENGTH, report.ROOM, report.ROOM)
 
     def abstract(x: np.ndarray) -> Any:
         sharding = NamedSharding(mesh, partition_spec(["batch"]))
         return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
 
-    row_ids = abstract(np.zeros(rows, np.int32))
-    inputs = jax.tree.map(abstract, model.sources.padded([], rows, report.SOURCE_LENGTH))
+    row_ids = abstract(np.zeros(num_rows, np.int32))
+    inputs = jax.tree.map(abstract, model.sources.padded([], num_rows, report.SOURCE_LENGTH))
     arrivals = Arrivals(row_ids, inputs, row_ids, row_ids)
     seed, max_live = (jax.ShapeDtypeStruct((), dtype) for dtype in (jnp.uint32, jnp.int32))
     start = time.monotonic()
@@ -143,7 +143,7 @@ def compile_search(config: Config, devices: Sequence[jax.Device]) -> report.Sear
     decoder_params = {name: part for name, part in params.items() if name != "encoder"}
     return report.SearchReport(
         mesh_shape=dict(mesh.shape),
-        sentences=rows,
+        sentences=num_rows,
         beam_size=search.strategy.beam_size,
         compile_seconds=time.monotonic() - start,
         kernels=loop_kernels(parse_program(program.as_text() or "")),
@@ -167,20 +167,20 @@ def _num_bytes(number: str, unit: str) -> int:
 
 
 def _temporary_bytes(stats: Any, is_tpu: bool) -> int:
-    """Return the bytes of a device that a step takes in addition to its arguments."""
+    """Return the bytes of device memory that a compiled step needs besides its arguments."""
     if is_tpu:  # the compiler compares this peak with the available memory
         return stats.peak_memory_in_bytes - stats.argument_size_in_bytes
     return stats.temp_size_in_bytes + stats.output_size_in_bytes - stats.alias_size_in_bytes
 
 
-def _flops(config: Config, rows: int, shape: BatchShape) -> float:
-    """Compute the FLOPs of a training step on `rows` batch rows."""
+def _flops(config: Config, num_rows: int, shape: BatchShape) -> float:
+    """Compute the FLOPs of a training step on `num_rows` batch rows."""
     # XLA's own count is too low, because it counts the body of a loop over layers once.
     return cost.model_flops_per_step(
         config.model,
         config.data.vocab_size,
-        rows * shape.source_length,
-        rows * shape.target_length,
+        num_rows * shape.source_length,
+        num_rows * shape.target_length,
         source_length=shape.source_length,
         target_length=shape.target_length,
     )

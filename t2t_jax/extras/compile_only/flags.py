@@ -12,7 +12,7 @@ from t2t_jax.plugins import TrainingFlags
 
 @dataclass(frozen=True)
 class CompileFlags(TrainingFlags):
-    """Flags for the devices to compile for, and for the file of the program."""
+    """Flags for the devices to compile for, and for a file with the compiled program's text."""
 
     instead: ClassVar = ("compile_only", "write_program")
     common: ClassVar = ("compile_only",)
@@ -25,7 +25,7 @@ class CompileFlags(TrainingFlags):
     """With --compile-only, the file to write the text of the compiled program to."""
 
     def run(self, config: Config) -> int:
-        """Print reports on a training and a decoding step; return 1 if training does not fit."""
+        """Print reports on compiled steps; return 1 if the training step exceeds memory, else 0."""
         if self.compile_only is None:
             raise UserError("--write-program needs --compile-only; add it, or omit --write-program")
         from t2t_jax.extras.compile_only.compile import compile_ahead, compile_search

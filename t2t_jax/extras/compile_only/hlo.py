@@ -29,7 +29,7 @@ _DEVICES = re.compile(r"\b(?:replica_count|num_partitions)=(\d+)")
 
 @dataclass(frozen=True)
 class ArrayShape:
-    """The shape of an array."""
+    """The dtype and the dimensions of an array in a compiled program."""
 
     dtype: str
     """XLA's name of the element type, such as `bf16`."""
@@ -40,7 +40,7 @@ class ArrayShape:
 
     @property
     def count(self) -> int:
-        """Return the number of elements."""
+        """Return the number of elements of the array."""
         return math.prod(self.sizes)
 
     @property
@@ -51,7 +51,7 @@ class ArrayShape:
 
 @dataclass(frozen=True)
 class Instruction:
-    """One line of a computation."""
+    """One HLO instruction of a computation, which is one line of text."""
 
     name: str
     """Name by which other instructions refer to the result."""
@@ -68,7 +68,7 @@ class Instruction:
 
     @property
     def arrays(self) -> list[ArrayShape]:
-        """Return the shapes of the arrays of the result."""
+        """Return the shape of each array in the result of the instruction."""
         return [
             ArrayShape(
                 dtype,
@@ -80,7 +80,7 @@ class Instruction:
 
     @property
     def op_name(self) -> str:
-        """Return JAX's name of the operation, after the names of its modules; "" if it has none."""
+        """Return JAX's name of the operation and of the modules around it, or "" without a name."""
         match = _OP_NAME.search(self.line)
         return match[1] if match else ""
 
@@ -94,7 +94,7 @@ class Instruction:
 
 @dataclass(frozen=True)
 class Program:
-    """A compiled program."""
+    """A compiled program, parsed from XLA's HLO text."""
 
     computations: Mapping[str, Sequence[Instruction]]
     """Instructions of each computation, in text order."""
@@ -106,7 +106,7 @@ class Program:
     """Name of the program in a profile."""
 
     def runs_of_called(self, instruction: Instruction) -> Iterator[tuple[str, int]]:
-        """Yield the computations that an instruction runs, and how often each of them runs.
+        """Yield the name of each computation that an instruction runs, and the number of its runs.
 
         A loop without a noted trip count counts from 0 to the only integer in its condition, as the
         loops of `jax.lax.scan` do; any other loop counts as one iteration. A conditional counts as

@@ -68,7 +68,7 @@ class Kernel:
 
 
 class KernelGroup(NamedTuple):
-    """The sums over all kernels with one label."""
+    """The time, launches, bytes and FLOPs of all kernels with the same label, summed."""
 
     label: str
     """Module and operation."""
@@ -84,7 +84,7 @@ class KernelGroup(NamedTuple):
 
 @dataclass(frozen=True)
 class Roofline:
-    """The minimum time of a program, by its kernels."""
+    """The minimum time of a program, computed from its kernels."""
 
     groups: Sequence[KernelGroup]
     """Kernels by label, slowest first, without transfers between devices."""
@@ -146,7 +146,7 @@ def roofline(kernels: Sequence[Kernel], hardware: Hardware) -> Roofline:
 
 
 def merged_group(label: str, groups: Sequence[KernelGroup]) -> KernelGroup:
-    """Return the sum of several groups under a new label."""
+    """Add several groups of kernels, and give the sum a new label."""
     return KernelGroup(label, *map(sum, zip(*(group[1:] for group in groups), strict=True)))
 
 
@@ -157,13 +157,13 @@ def least_seconds(kernel: Kernel, hardware: Hardware) -> float:
     if hardware.clock_hz is not None and (kernel.cycles is not None or kernel.is_async_copy):
         return (kernel.cycles or 0) / hardware.clock_hz
     is_gpu = hardware.clock_hz is None
-    share, launch = (_BANDWIDTH_SHARE, _LAUNCH_SECONDS) if is_gpu else (1.0, 0.0)
-    memory_seconds = kernel.num_bytes / (share * hardware.memory_bytes_per_s)
-    return max(kernel.flops / hardware.flops_per_s, memory_seconds) + launch
+    bandwidth_share, launch_seconds = (_BANDWIDTH_SHARE, _LAUNCH_SECONDS) if is_gpu else (1.0, 0.0)
+    memory_seconds = kernel.num_bytes / (bandwidth_share * hardware.memory_bytes_per_s)
+    return max(kernel.flops / hardware.flops_per_s, memory_seconds) + launch_seconds
 
 
 def _launched(program: Program, name: str, count: int) -> list[Kernel]:
-    """Return the kernels of a computation, and of the computations that it runs."""
+    """Return the kernels of computation `name` and of those that it runs; it runs `count` times."""
     instructions = program.computations.get(name, ())
     by_name = {op.name: op for op in instructions}
     kernels: list[Kernel] = []
@@ -177,10 +177,10 @@ def _launched(program: Program, name: str, count: int) -> list[Kernel]:
             for computation, runs in program.runs_of_called(op):
                 kernels += _launched(program, computation, count * runs)
         elif op.opcode.endswith("-done"):
-            start = start_indices.get(op.operands[0])
-            if start is not None:
-                num_overlapped = len(kernels) - start - 1
-                kernels[start] = replace(kernels[start], num_overlapped=num_overlapped)
+            start_index = start_indices.get(op.operands[0])
+            if start_index is not None:
+                num_overlapped = len(kernels) - start_index - 1
+                kernels[start_index] = replace(kernels[start_index], num_overlapped=num_overlapped)
         elif _is_kernel(op):
             kind = op.opcode.removesuffix("-start")
             cycles = _CYCLES.search(op.line)
@@ -208,10 +208,10 @@ def _is_kernel(instruction: Instruction) -> bool:
 
 def label_of(program: Program, instruction: Instruction) -> str:
     """Return the module and operation of a kernel, as in `feed_forward: dot_general, backward`."""
-    fused = [
+    fused_ops = [
         op for name in instruction.called for op in reversed(program.computations.get(name, ()))
     ]
-    names = (op.op_name for op in (instruction, *fused))
+    names = (op.op_name for op in (instruction, *fused_ops))
     parts = next((name.split("/") for name in names if name), [])
     is_backward = any(part.startswith("transpose(") for part in parts)
     matches = [_MODULE.match(part) for part in parts[:-1]]
@@ -225,15 +225,15 @@ def _flops(program: Program, instruction: Instruction, by_name: Mapping[str, Ins
         return _library_flops(instruction, by_name)
     if instruction.opcode in ("dot", "convolution"):
         return _matmul_flops(instruction, by_name)
-    total = 0.0
+    total_flops = 0.0
     for called in instruction.called:
         by_name = {op.name: op for op in program.computations.get(called, ())}
-        total += sum(_flops(program, op, by_name) for op in by_name.values())
-    return total
+        total_flops += sum(_flops(program, op, by_name) for op in by_name.values())
+    return total_flops
 
 
 def _matmul_flops(instruction: Instruction, by_name: Mapping[str, Instruction]) -> float:
-    """Count the FLOPs of a matmul: two for each term of the sum of each result element."""
+    """Count the FLOPs of a matmul, two per multiply-add; `by_name` contains its operands."""
     [result], names = instruction.arrays[:1], instruction.operands[:2]
     operands = [by_name[name].arrays[0] for name in names if name in by_name]
     if len(operands) < 2:
@@ -241,8 +241,8 @@ def _matmul_flops(instruction: Instruction, by_name: Mapping[str, Instruction]) 
     if instruction.opcode == "convolution":
         return 2 * _convolution_terms(instruction, result, *operands)
     match = _CONTRACTED.search(instruction.line)
-    axes = [int(axis) for axis in re.findall(r"\d+", match[1])] if match else []
-    return 2 * result.count * math.prod(operands[0].sizes[axis] for axis in axes)
+    contracted_axes = [int(axis) for axis in re.findall(r"\d+", match[1])] if match else []
+    return 2 * result.count * math.prod(operands[0].sizes[axis] for axis in contracted_axes)
 
 
 def _convolution_terms(
@@ -253,34 +253,34 @@ def _convolution_terms(
     labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", instruction.line)
     if not labels:
         return 0.0
-    features = kernel.sizes[labels[2].index("i")]
-    window = math.prod(
+    num_features = kernel.sizes[labels[2].index("i")]
+    window_size = math.prod(
         size for label, size in zip(labels[2], kernel.sizes, strict=True) if label.isdigit()
     )
     # In a batched matmul, the window slides over the batch, and covers padding except for one
     # element.
-    spatial = [labels[3].index(label) for label in labels[3] if label.isdigit()]
+    spatial_axes = [labels[3].index(label) for label in labels[3] if label.isdigit()]
     is_batch = "lhs_dilate" in instruction.line or "pad" in instruction.line
-    if is_batch and math.prod(result.sizes[axis] for axis in spatial) >= window:
-        window = 1
-    return result.count * features * window
+    if is_batch and math.prod(result.sizes[axis] for axis in spatial_axes) >= window_size:
+        window_size = 1
+    return result.count * num_features * window_size
 
 
 def _library_flops(instruction: Instruction, by_name: Mapping[str, Instruction]) -> float:
-    """Count the FLOPs of a matmul or an attention that a library computes."""
+    """Count the FLOPs of a library call: a matmul or attention; other calls count as 0."""
     target = _TARGET.search(instruction.line)
-    name = target[1] if target else ""
-    if "matmul" in name or "gemm" in name:
+    target_name = target[1] if target else ""
+    if "matmul" in target_name or "gemm" in target_name:
         return _matmul_flops(instruction, by_name)
-    if name == "tpu_custom_call":
+    if target_name == "tpu_custom_call":
         return _splash_flops(instruction, by_name)
     is_short = "short_attention" in instruction.op_name
-    if "fmha" not in name and not is_short:
+    if "fmha" not in target_name and not is_short:
         return 0.0
     # Operands are [rows, length, heads, width]. The forward pass has two matmuls (queries by keys,
     # weights by values), and the backward pass has five.
     query, key = (by_name[operand].arrays[0].sizes for operand in instruction.operands[:2])
-    is_backward = "Backward" in name or (is_short and len(instruction.arrays) == 3)
+    is_backward = "Backward" in target_name or (is_short and len(instruction.arrays) == 3)
     num_matmuls = 5 if is_backward else 2
     return 2.0 * num_matmuls * math.prod(query) * key[1]
 
@@ -289,18 +289,18 @@ def _splash_flops(instruction: Instruction, by_name: Mapping[str, Instruction]) 
     """Count the FLOPs of JAX's splash attention for TPUs; return 0 for other Pallas kernels."""
     match = re.match(r"splash_\w*?_(fwd|dq|dkv)_", instruction.name)
     operands = [by_name[name].arrays[0] for name in instruction.operands if name in by_name]
-    vectors = [array.sizes for array in operands if array.dtype in ("bf16", "f16", "f32")]
-    if match is None or len(vectors) < 2:
+    vector_sizes = [array.sizes for array in operands if array.dtype in ("bf16", "f16", "f32")]
+    if match is None or len(vector_sizes) < 2:
         return 0.0
     # The first vectors are queries, keys and values: [rows, heads, length, width]. Both backward
     # kernels compute the scores and the gradient of the weights again.
-    num_matmuls, (query, key) = {"fwd": 2, "dq": 3, "dkv": 4}[match[1]], vectors[:2]
+    num_matmuls, (query, key) = {"fwd": 2, "dq": 3, "dkv": 4}[match[1]], vector_sizes[:2]
     flops = 2.0 * num_matmuls * math.prod(query) * key[-2]
     # A causal kernel skips almost half of the blocks. It has a third integer operand, the positions
     # of the queries, after the segment ids of queries and keys.
     is_causal = sum(array.dtype == "s32" for array in operands) > 2
-    blocks = operands[0].sizes[-1]
-    return flops * (blocks + 1) / (2 * blocks) if is_causal else flops
+    num_blocks = operands[0].sizes[-1]
+    return flops * (num_blocks + 1) / (2 * num_blocks) if is_causal else flops
 
 
 def _moved_bytes(
@@ -309,41 +309,41 @@ def _moved_bytes(
     """Count the bytes that an instruction reads and writes in memory."""
     operand_bytes = [_num_bytes(by_name[name]) for name in instruction.operands if name in by_name]
     if instruction.opcode in _ASYNC_COPIES:
-        smallest = min(array.num_bytes for array in instruction.arrays if array.sizes)
+        smallest_bytes = min(array.num_bytes for array in instruction.arrays if array.sizes)
         # "S(1)" is the memory on a TPU's chip, whose bytes do not count.
-        return smallest if "S(1)" in instruction.shape else 2 * smallest
+        return smallest_bytes if "S(1)" in instruction.shape else 2 * smallest_bytes
     if instruction.opcode in _SLICES:
         return 2 * _num_bytes(instruction)
     if instruction.opcode == "dynamic-update-slice":
         return 2 * operand_bytes[1]
     called = instruction.called if "fusion" in instruction.opcode else []
-    fused = program.computations.get(called[0], ()) if called else ()
-    root = root_of(fused)
+    fused_ops = program.computations.get(called[0], ()) if called else ()
+    root = root_of(fused_ops)
     if root is None:
         return sum(operand_bytes) + _num_bytes(instruction)
-    fused_by_name = {op.name: op for op in fused}
+    fused_by_name = {op.name: op for op in fused_ops}
     results = [fused_by_name[name] for name in root.operands] if root.opcode == "tuple" else [root]
-    return _read_bytes(fused) + sum(_written_bytes(result, fused_by_name) for result in results)
+    return _read_bytes(fused_ops) + sum(_written_bytes(result, fused_by_name) for result in results)
 
 
-def _read_bytes(fused: Sequence[Instruction]) -> float:
+def _read_bytes(fused_ops: Sequence[Instruction]) -> float:
     """Count the bytes that a fusion reads; if it slices a parameter, only the slices count."""
     users: dict[str, list[Instruction]] = {}
-    for op in fused:
+    for op in fused_ops:
         for name in op.operands:
             users.setdefault(name, []).append(op)
-    total = 0.0
-    for parameter in fused:
+    total_bytes = 0.0
+    for parameter in fused_ops:
         if parameter.opcode == "parameter":
-            sizes = [_used_bytes(parameter, user, users) for user in users.get(parameter.name, [])]
-            total += min(sum(sizes), _num_bytes(parameter))
-    return total
+            reads = [_used_bytes(parameter, user, users) for user in users.get(parameter.name, [])]
+            total_bytes += min(sum(reads), _num_bytes(parameter))
+    return total_bytes
 
 
 def _used_bytes(
     array: Instruction, user: Instruction, users: Mapping[str, Sequence[Instruction]]
 ) -> float:
-    """Count the bytes of an array that its user in a fusion reads."""
+    """Count the bytes of an array that `user` reads; `users` maps a name to the readers."""
     if user.opcode in _SLICES and user.operands[0] == array.name:
         return _num_bytes(user)
     if user.opcode == "dynamic-update-slice" and user.operands[0] == array.name:
@@ -356,11 +356,11 @@ def _used_bytes(
 
 def _written_bytes(result: Instruction, by_name: Mapping[str, Instruction]) -> float:
     """Count the bytes of a result that a fusion writes; for an update in place, only the update."""
-    source = result
-    while source.opcode in _VIEWS and source.operands[0] in by_name:
-        source = by_name[source.operands[0]]
-    if source.opcode == "dynamic-update-slice":
-        return _num_bytes(by_name[source.operands[1]])
+    viewed = result
+    while viewed.opcode in _VIEWS and viewed.operands[0] in by_name:
+        viewed = by_name[viewed.operands[0]]
+    if viewed.opcode == "dynamic-update-slice":
+        return _num_bytes(by_name[viewed.operands[1]])
     return _num_bytes(result) if result.opcode != "parameter" else 0.0
 
 

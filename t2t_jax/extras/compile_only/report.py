@@ -43,7 +43,7 @@ class StepMemory:
 
     @property
     def total(self) -> int:
-        """Return the sum of all fields."""
+        """Return the bytes that the step needs in all."""
         return self.parameters + self.optimizer + self.batch + self.temporaries + self.program
 
 
@@ -62,7 +62,6 @@ class StepReport:
     passes: int
     """Number of passes over the parts of a device's batch."""
     compile_seconds: float
-    """Compilation time in seconds."""
     flops: float
     """FLOPs of the matmuls, by the formulas of `config.cost`, without rematerialization."""
     hardware: Hardware | None
@@ -82,7 +81,6 @@ class StepReport:
     collectives: Sequence[Collective] = ()
     """Operations in which devices exchange data."""
     kernels: Sequence[Kernel] = ()
-    """Kernels of the step."""
 
     @property
     def fits(self) -> bool | None:
@@ -93,14 +91,14 @@ class StepReport:
 
     @cached_property
     def roofline(self) -> Roofline | None:
-        """Return the minimum time of a step; None if unknown."""
+        """Return the minimum time of a step by its kernels; None if unknown."""
         if self.hardware is None or self.exceeds_memory:
             return None
         return roofline(self.kernels, self.hardware)
 
     @property
     def bounds(self) -> dict[str, float]:
-        """Return the minimum seconds of a step by resource; {} if the peak rates are unknown."""
+        """Return the minimum seconds of a step: compute, memory, communication; {} if unknown."""
         bound = self.roofline
         if self.hardware is None or bound is None:
             return {}
@@ -122,9 +120,7 @@ class SearchReport:
     beam_size: int
     """Number of hypotheses of a sentence."""
     compile_seconds: float
-    """Compilation time in seconds."""
     kernels: Sequence[Kernel]
-    """Kernels of a step."""
     weight_bytes: int
     """Bytes of the parameters that a step reads on a device, without an encoder."""
     cache_bytes: int
@@ -135,7 +131,7 @@ class SearchReport:
 
 def format_report(report: StepReport) -> Iterator[str]:
     """Yield the lines of a report on a training step."""
-    rows, source, target = report.shape
+    num_rows, source_length, target_length = report.shape
     axes = " ".join(f"{name}={size}" for name, size in report.mesh_shape.items())
     yield f"{report.devices} as {axes}; compiled in {report.compile_seconds:.1f} s"
     if report.slices:
@@ -143,8 +139,8 @@ def format_report(report: StepReport) -> Iterator[str]:
     if report.compiler_options:
         yield f"compiled with {report.compiler_options}"
     yield (
-        f"{report.num_parameters:,} parameters; a step is {rows} x {source} source and "
-        f"{rows} x {target} target positions, in {report.passes} pass(es)"
+        f"{report.num_parameters:,} parameters; a step is {num_rows} x {source_length} source and "
+        f"{num_rows} x {target_length} target positions, in {report.passes} pass(es)"
     )
     yield ""
     yield from _memory_lines(report)
@@ -173,7 +169,7 @@ def _memory_lines(report: StepReport) -> Iterator[str]:
 def _collective_lines(
     collectives: Sequence[Collective], mesh_shape: Mapping[str, int]
 ) -> Iterator[str]:
-    """Yield a line for each kind of collective and mesh axes, largest first."""
+    """Yield a line for each kind of collective and mesh axes, most sent bytes first."""
     sums: dict[str, Float[np.ndarray, " figures"]] = defaultdict(lambda: np.zeros(3))
     for collective in collectives:
         label = f"{collective.kind} over {', '.join(collective.mesh_axes(mesh_shape)) or 'no axis'}"
@@ -196,12 +192,12 @@ def _bound_lines(report: StepReport) -> Iterator[str]:
             "step, because the peak rates of this device are unknown"
         )
         return
-    positions = report.shape.rows * (report.shape.source_length + report.shape.target_length)
+    num_positions = report.shape.rows * (report.shape.source_length + report.shape.target_length)
     bounds = report.bounds
     waiting_ms = bound.waiting_seconds * 1e3
     yield (
         f"a step takes at least {bound.seconds * 1e3:.1f} ms over all kernels: at most "
-        f"{positions / bound.seconds:,.0f} positions/s (source and target, with padding) and "
+        f"{num_positions / bound.seconds:,.0f} positions/s (source and target, with padding) and "
         f"{bounds['compute'] / bound.seconds:.1%} of the peak FLOP/s of matmuls"
     )
     min_duration = duration(report.num_train_steps * bound.seconds)
@@ -247,7 +243,7 @@ def format_search(report: SearchReport) -> Iterator[str]:
 
 
 def _kernel_lines(bound: Roofline) -> Iterator[str]:
-    """Yield the lines of a table of the kinds of kernels, slowest first."""
+    """Yield the lines of a table with the minimum time of each kind of kernel, slowest first."""
     yield f"{sum(group.starts for group in bound.groups):,} kernels, slowest kinds first"
     yield f"  {'min time':>13}{'share':>8}{'launches':>10}{'bytes':>13}{'FLOPs':>12}"
     groups, other_groups = list(bound.groups[:_MAX_GROUPS]), bound.groups[_MAX_GROUPS:]

@@ -20,14 +20,13 @@ from t2t_jax.parallel.hardware import CHIPS
 
 @dataclass(frozen=True)
 class GpuTarget:
-    """The description of a GPU that XLA compiles for."""
+    """The properties of a GPU type that XLA needs to compile for it."""
 
     kind: str
     """Driver's name of the GPU: the key in `CHIPS`, which has its memory and peak rates."""
     capability: tuple[int, int]
     """Compute capability: major and minor number."""
     multiprocessors: int
-    """Number of multiprocessors."""
     lanes: int
     """Float32 units of each multiprocessor."""
     shared_bytes: int
@@ -169,14 +168,14 @@ def _tpus(topology: str) -> topologies.TopologyDescription:
         topology = f"{match[1] or 'v5e'}:{_slice_shape(int(match[2]))}"
     sizes = re.findall(r"\d+", topology.partition(":")[2])
     # A host has 2 x 2 chips, or fewer in smaller topologies.
-    host = [min(2, int(size)) for size in [*sizes, "2", "2"][:2]] + [1]
+    host_shape = [min(2, int(size)) for size in [*sizes, "2", "2"][:2]] + [1]
     return topologies.get_topology_desc(
-        platform="tpu", topology_name=topology, chips_per_host_bounds=host
+        platform="tpu", topology_name=topology, chips_per_host_bounds=host_shape
     )
 
 
 def _slice_shape(chips: int) -> str:
-    """Return Google Cloud's shape of a v5e or v6e slice."""
+    """Return the topology of a v5e or v6e slice, such as 4x4 for 16 chips."""
     exponent = chips.bit_length() - 1
     if chips != 1 << exponent or chips > 256 or chips == 2:
         raise ValueError("a slice has 1, 4, 8, 16, 32, 64, 128 or 256 chips")

@@ -17,7 +17,7 @@ Fault: TypeAlias = Literal["empty", "too long", "ratio"]
 
 @dataclass(frozen=True)
 class Cleaning:
-    """Limits on sentence pairs, in words separated by spaces."""
+    """Limits on the lengths of the two sides of a sentence pair, in space-separated words."""
 
     max_words: int | None = None
     """The maximum number of words per side; None means no limit."""
@@ -26,12 +26,12 @@ class Cleaning:
 
     def fault(self, source: str, target: str) -> Fault | None:
         """Return the reason to leave out a sentence pair, or None to keep the pair."""
-        words = len(source.split()), len(target.split())
-        if not all(words):
+        word_counts = len(source.split()), len(target.split())
+        if not all(word_counts):
             return "empty"
-        if self.max_words is not None and max(words) > self.max_words:
+        if self.max_words is not None and max(word_counts) > self.max_words:
             return "too long"
-        if self.max_ratio is not None and max(words) > self.max_ratio * min(words):
+        if self.max_ratio is not None and max(word_counts) > self.max_ratio * min(word_counts):
             return "ratio"
         return None
 
@@ -47,10 +47,9 @@ _NOT_CLEANED = (
 
 @dataclass(frozen=True)
 class Archive:
-    """A published file of a corpus."""
+    """A file of a public corpus that can be downloaded."""
 
     url: str
-    """The URL of the archive."""
     size: int | None = None
     """The size of the archive in bytes, or None if unknown."""
     digest: str | None = None
@@ -118,15 +117,15 @@ class PublicCorpus:
 
     @property
     def evaluation(self) -> dict[str, tuple[ParallelTexts, ...]]:
-        """Return the parts of each dev and test set."""
-        pair = "-".join(self.languages)
+        """Return the aligned texts of each dev and test set, by name."""
+        language_pair = "-".join(self.languages)
         return {
-            split: _wmt_test_set(parts, pair) if isinstance(parts, str) else parts
+            split: _wmt_test_set(parts, language_pair) if isinstance(parts, str) else parts
             for split, parts in self.test_sets.items()
         }
 
 
-def _wmt_test_set(test_set: str, pair: str) -> tuple[ParallelTexts]:
+def _wmt_test_set(test_set: str, language_pair: str) -> tuple[ParallelTexts]:
     with needs_extra("train", f"the test set {test_set}"):
         from sacrebleu.dataset import DATASETS
 
@@ -134,14 +133,14 @@ def _wmt_test_set(test_set: str, pair: str) -> tuple[ParallelTexts]:
     (url,), (md5,) = dataset.data, dataset.md5
     saved_as = f"{test_set.partition('/')[0]}-{url.rpartition('/')[2]}"
     archive = Archive(url, digest=f"md5:{md5}", saved_as=saved_as)
-    source, target = dataset.langpairs[pair]
+    source, target = dataset.langpairs[language_pair]
     return (ParallelTexts(Text(archive, source), Text(archive, target)),)
 
 
 def _members(
     archive: Archive, stem: str, source: str, target: str, ending: str = ""
 ) -> ParallelTexts:
-    """Return a part whose two files differ only in the language code of their names."""
+    """Return two aligned texts of an archive, with the names STEM.SOURCE and STEM.TARGET."""
     return ParallelTexts(*(Text(archive, f"{stem}.{side}{ending}") for side in (source, target)))
 
 
@@ -196,7 +195,7 @@ _MULTI30K = {
 
 
 def _multi30k(stem: str) -> ParallelTexts:
-    """Return a part of Multi30k, which has a gzip file for each language."""
+    """Return the two aligned texts of a split of Multi30k, such as train: a gzip file each."""
     url = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw"
 
     def text(name: str) -> Text:

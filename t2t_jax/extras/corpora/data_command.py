@@ -61,9 +61,9 @@ class DataCommand:
                     archive, directory, self.mirror, lambda n: bars.update(task, completed=n)
                 )
 
-            counts = prepare_corpus(self.name, self.directory, fetch_visibly, cleaning)
+            split_counts = prepare_corpus(self.name, self.directory, fetch_visibly, cleaning)
         table = grid("split", "pairs", "source words", "target words", "left out")
-        for split, size in counts.items():
+        for split, size in split_counts.items():
             figures = (f"{n:,}" for n in (size.pairs, size.source_words, size.target_words))
             table.add_row(split, *figures, size.reasons)
         print_result(table)

@@ -76,41 +76,41 @@ def prepare_corpus(
     corpus = public_corpus(name)
     cleaning = cleaning or corpus.cleaning
     manifest = {"corpus": name, "cleaning": asdict(cleaning)}
-    archives = directory / _ARCHIVES
+    archive_folder = directory / _ARCHIVES
     try:
-        archives.mkdir(parents=True, exist_ok=True)
+        archive_folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise atomic_file.cannot_write(archives, error) from error
+        raise atomic_file.cannot_write(archive_folder, error) from error
     if counts := _complete_counts(corpus, directory, manifest):
         return counts
     _write_manifest(directory, manifest, {})
-    paths = {archive: fetch(archive, archives) for archive in archives_of(corpus)}
+    paths = {archive: fetch(archive, archive_folder) for archive in archives_of(corpus)}
     counts = _write_splits(corpus, directory, cleaning)
-    sums = {archive.name: _sha256(archive, path) for archive, path in paths.items()}
-    sources = _describe(name, corpus, cleaning, counts, sums)
-    atomic_file.write_whole(directory / _SOURCES, sources.encode())
+    sha256_sums = {archive.name: _sha256(archive, path) for archive, path in paths.items()}
+    description = _describe(name, corpus, cleaning, counts, sha256_sums)
+    atomic_file.write_whole(directory / _SOURCES, description.encode())
     _write_manifest(directory, manifest, counts)
     return counts
 
 
 def pair_splits(name: str, config: DataConfig) -> dict[str, Split]:
-    """Return the splits of a public corpus, such as wmt14-en-de:DIR; see `TaskFacts.corpora`."""
-    corpus, _, path = name.partition(":")
+    """Return the splits by name of a prepared public corpus, such as wmt14-en-de:DIR."""
+    corpus_name, _, path = name.partition(":")
     directory = bucket.as_path(os.path.expanduser(path))
-    check_holds(corpus, directory)
+    check_holds(corpus_name, directory)
     return text_splits(directory, config.source_language, config.target_language)
 
 
 def check_holds(name: str, directory: Path) -> None:
     """Raise a `UserError` unless a directory holds a public corpus with its default cleaning."""
-    path = directory / _MANIFEST
+    manifest_path = directory / _MANIFEST
     advice = f"run t2t-jax data {name} {shlex.quote(str(directory))}"
     if not bucket.is_directory(directory):
         raise UserError(f"corpus directory {directory} does not exist; {advice}")
-    if not path.is_file():
+    if not manifest_path.is_file():
         raise UserError(f"{directory} has no {_MANIFEST}, so it does not hold {name}; {advice}")
     corpus = public_corpus(name)
-    manifest = records.read_object(path, _SCHEMA, f"{_BEGIN_AGAIN}, and {advice}")
+    manifest = records.read_object(manifest_path, _SCHEMA, f"{_BEGIN_AGAIN}, and {advice}")
     if manifest["corpus"] != name:
         raise UserError(f"{directory} holds {manifest['corpus']}, not {name}")
     if manifest["cleaning"] != asdict(corpus.cleaning):
@@ -123,7 +123,7 @@ def check_holds(name: str, directory: Path) -> None:
 
 
 def _sha256(archive: catalogue.Archive, path: Path) -> str:
-    """Return the published SHA-256 sum of an archive, or else the sum of the file."""
+    """Return the published SHA-256 sum of an archive, or else compute it from the file."""
     kind, _, published = (archive.digest or "").partition(":")
     return published if kind == "sha256" else digest_of(path)
 
@@ -138,14 +138,14 @@ def archives_of(corpus: catalogue.PublicCorpus) -> list[catalogue.Archive]:
 def _complete_counts(
     corpus: catalogue.PublicCorpus, directory: Path, manifest: Mapping[str, object]
 ) -> dict[str, Counts]:
-    """Return the counts of each split, or {} if the corpus is incomplete."""
+    """Return each split's counts if corpus.json states `manifest`, or {} if files are missing."""
     path = directory / _MANIFEST
     regular_file.check_regular(path)
     if not path.exists():
-        for text in sorted(directory.glob("*.*")):
-            if text.suffix[1:] in corpus.languages:
+        for file in sorted(directory.glob("*.*")):
+            if file.suffix[1:] in corpus.languages:
                 raise UserError(
-                    f"{directory} holds {text.name}, which this command has not written; name an "
+                    f"{directory} holds {file.name}, which this command has not written; name an "
                     "empty directory"
                 )
         return {}
@@ -153,7 +153,7 @@ def _complete_counts(
     if record["corpus"] != manifest["corpus"]:
         raise UserError(f"{directory} holds {record['corpus']}; name another directory")
     splits = _splits_of(corpus)
-    files = [directory / f"{split}.{side}" for split in splits for side in corpus.languages]
+    files = [directory / f"{split}.{language}" for split in splits for language in corpus.languages]
     is_complete = record["splits"].keys() == {*splits} and all(file.is_file() for file in files)
     if record["cleaning"] != manifest["cleaning"] or not is_complete:
         return {}
@@ -161,14 +161,14 @@ def _complete_counts(
 
 
 def _splits_of(corpus: catalogue.PublicCorpus) -> list[str]:
-    """List the splits of a complete corpus."""
+    """List the names of the splits of a complete corpus."""
     return ["train", *(["dev"] if corpus.every_nth_is_dev else []), *corpus.evaluation]
 
 
 def _write_manifest(
     directory: Path, manifest: Mapping[str, object], counts: Mapping[str, Counts]
 ) -> None:
-    splits = {split: asdict(size) for split, size in counts.items()}
+    splits = {split: asdict(split_counts) for split, split_counts in counts.items()}
     content = json.dumps({**manifest, "splits": splits}, indent=1)
     atomic_file.write_whole(directory / _MANIFEST, content.encode())
 
@@ -178,7 +178,7 @@ def _write_splits(
 ) -> dict[str, Counts]:
     """Write all splits, and rename the files when all of them are complete."""
     counts = {split: Counts(0, 0, 0) for split in _splits_of(corpus)}
-    nth, num_kept, left_out = corpus.every_nth_is_dev, 0, counts["train"].left_out
+    dev_interval, num_kept, left_out = corpus.every_nth_is_dev, 0, counts["train"].left_out
     with ExitStack() as stack:
         files = {
             split: [
@@ -187,15 +187,15 @@ def _write_splits(
             ]
             for split in counts
         }
-        for part, parts in {"train": corpus.train, **corpus.evaluation}.items():
-            for pair in _pairs(parts, directory):
-                split = part
-                if part == "train":
+        for corpus_split, texts in {"train": corpus.train, **corpus.evaluation}.items():
+            for pair in _pairs(texts, directory):
+                split = corpus_split
+                if corpus_split == "train":
                     if fault := cleaning.fault(*pair):
                         left_out[fault] = left_out.get(fault, 0) + 1
                         continue
                     num_kept += 1
-                    split = "dev" if nth and num_kept % nth == 0 else "train"
+                    split = "dev" if dev_interval and num_kept % dev_interval == 0 else "train"
                 for file, line in zip(files[split], pair, strict=True):
                     file.write(f"{line}\n".encode())
                 counts[split].add(*pair)
@@ -205,16 +205,16 @@ def _write_splits(
 def _pairs(
     parts: tuple[catalogue.ParallelTexts, ...], directory: Path
 ) -> Iterator[tuple[str, str]]:
-    """Yield the sentence pairs of all parts in order."""
+    """Yield the sentence pairs of `parts` in order, from the archives below `directory`."""
     for part in parts:
         sides = part.source, part.target
         pairs = zip_longest(*(lines_of(side, directory / _ARCHIVES) for side in sides))
-        for number, pair in enumerate(pairs):
+        for num_lines, pair in enumerate(pairs):
             if None in pair:
-                shorter = pair.index(None)
+                shorter_side = pair.index(None)
                 raise UserError(
-                    f"{sides[shorter].name} ends after {number:,} lines, before "
-                    f"{sides[1 - shorter].name} does; are these the published archives?"
+                    f"{sides[shorter_side].name} ends after {num_lines:,} lines, before "
+                    f"{sides[1 - shorter_side].name} does; are these the published archives?"
                 )
             yield pair[0], pair[1]
 
@@ -224,9 +224,9 @@ def _describe(
     corpus: catalogue.PublicCorpus,
     cleaning: catalogue.Cleaning,
     counts: Mapping[str, Counts],
-    sums: Mapping[str, str],
+    sha256_sums: Mapping[str, str],
 ) -> str:
-    """Return the content of SOURCES.md."""
+    """Return the text of SOURCES.md; `sha256_sums` has the sum of each archive, by file name."""
     is_default = cleaning == corpus.cleaning
     limits = ", ".join(f"{key}={value}" for key, value in asdict(cleaning).items())
     cleaned_by = corpus.cleaned_by if is_default else f"custom limits: {limits}"
@@ -248,7 +248,7 @@ def _describe(
     lines += ["", "| archive | published at | SHA-256 |", "|---|---|---|"]
     for archive in archives_of(corpus):
         note = "" if archive.digest else " (no sum is published; compare with other downloads)"
-        lines.append(f"| {archive.name} | {archive.url} | {sums[archive.name]}{note} |")
+        lines.append(f"| {archive.name} | {archive.url} | {sha256_sums[archive.name]}{note} |")
     lines += ["", "| split | texts |", "|---|---|"]
     for split, parts in {"train": corpus.train, **corpus.evaluation}.items():
         lines += [f"| {split} | {part.source.label}, {part.target.label} |" for part in parts]

@@ -58,26 +58,26 @@ def lines_of(text: Text, directory: Path) -> Iterator[str]:
 
 @contextmanager
 def _open(text: Text, path: Path) -> Iterator[io.BufferedIOBase]:
-    with ExitStack() as files:
-        stream: io.BufferedIOBase = files.enter_context(path.open("rb"))
-        is_packed = stream.read(len(_GZIP)) == _GZIP or not text.member
+    with ExitStack() as stack:
+        stream: io.BufferedIOBase = stack.enter_context(path.open("rb"))
+        is_gzip = stream.read(len(_GZIP)) == _GZIP or not text.member
         stream.seek(0)
-        stream = files.enter_context(gzip.open(stream)) if is_packed else stream
+        stream = stack.enter_context(gzip.open(stream)) if is_gzip else stream
         if not text.member:
             yield stream
             return
         # Mode "r|" unpacks the archive as a stream, only as far as the member.
         bounded = _Bounded(stream, _MAX_HEADERS, "it has more headers than any archive of texts")
-        archive: Any = files.enter_context(tarfile.open(fileobj=bounded, mode="r|"))
+        archive: Any = stack.enter_context(tarfile.open(fileobj=bounded, mode="r|"))
         while (member := archive.next()) is not None:
             archive.members.clear()  # tarfile would keep all headers in memory
             if member.issparse():
                 raise tarfile.ReadError(f"{member.name} is a file with holes")
-            bounded.allowed += max(0, member.size)
+            bounded.bytes_left += max(0, member.size)
             if member.name.removeprefix("./") == text.member and member.isfile():
                 file = archive.extractfile(member)
-                is_packed = text.member.endswith(".gz")
-                yield files.enter_context(gzip.open(file)) if is_packed else file
+                is_gzip = text.member.endswith(".gz")
+                yield stack.enter_context(gzip.open(file)) if is_gzip else file
                 return
     raise UserError(f"{path} has no file {text.member}; is it another archive of that name?")
 
@@ -85,13 +85,13 @@ def _open(text: Text, path: Path) -> Iterator[io.BufferedIOBase]:
 class _Bounded(io.RawIOBase):
     """A file with a limit on the bytes to read, which the reader can increase."""
 
-    def __init__(self, file: io.BufferedIOBase, allowed: int, refusal: str) -> None:
-        self._file, self.allowed, self._refusal = file, allowed, refusal
+    def __init__(self, file: io.BufferedIOBase, bytes_left: int, refusal: str) -> None:
+        self._file, self.bytes_left, self._refusal = file, bytes_left, refusal
 
     def read(self, size: int = -1) -> bytes:
         content: bytes = self._file.read(size)
-        self.allowed -= len(content)
-        if self.allowed < 0:
+        self.bytes_left -= len(content)
+        if self.bytes_left < 0:
             raise tarfile.ReadError(self._refusal)
         return content
 
@@ -122,8 +122,8 @@ def _memory_segments(file: io.BufferedIOBase, language: str) -> Iterator[str]:
             continue
         parents.pop()
         if element.tag == "tu":
-            sides = [side for side in element.iter("tuv") if side.get(_LANGUAGE) == language]
-            yield " ".join((sides[-1].findtext("seg") or "").split()) if sides else ""
+            variants = [tuv for tuv in element.iter("tuv") if tuv.get(_LANGUAGE) == language]
+            yield " ".join((variants[-1].findtext("seg") or "").split()) if variants else ""
             for parent in parents[-1:]:
                 parent.clear()  # frees the units that were read
-            bounded.allowed = _MAX_UNIT_BYTES
+            bounded.bytes_left = _MAX_UNIT_BYTES

@@ -17,7 +17,7 @@ _SPLITS = {"train": "train", "validation": "dev", "dev": "dev", "test": "test"}
 
 
 def pair_splits(name: str, config: DataConfig) -> dict[str, Split]:
-    """Return the splits of a TFDS translation data set; see `TaskFacts.corpora`."""
+    """Return the splits by name of a TFDS data set, such as tfds:wmt14_translate/de-en."""
     name = name.partition(":")[2]
     builder = tfds_builder(name)
     from tensorflow_datasets.core.features import Text

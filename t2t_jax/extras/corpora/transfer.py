@@ -94,26 +94,26 @@ def _address(archive: Archive, mirror: str | None) -> str:
 
 
 def _check_room(archive: Archive, file: BinaryIO, directory: Path) -> None:
-    missing, free = (archive.size or 0) - file.tell(), shutil.disk_usage(directory).free
-    if missing > free:
+    missing_bytes, free_bytes = (archive.size or 0) - file.tell(), shutil.disk_usage(directory).free
+    if missing_bytes > free_bytes:
         raise UserError(
-            f"{directory} has room for {free:,} bytes, but {archive.name} needs {missing:,} more; "
-            "make room there, or choose another directory"
+            f"{directory} has room for {free_bytes:,} bytes, but {archive.name} needs "
+            f"{missing_bytes:,} more; make room there, or choose another directory"
         )
 
 
 def _fault(archive: Archive, path: Path) -> str | None:
     """Return how a file differs from the published archive, or None if it is correct."""
     size = path.stat().st_size
-    kind, _, expected = (archive.digest or "").partition(":")
+    algorithm, _, expected = (archive.digest or "").partition(":")
     if not size:
         return "is empty"
     if archive.size not in (None, size):
         return f"has {size:,} bytes, but the published file {archive.size:,}"
-    if kind:
-        if (digest := sums.digest_of(path, kind)) == expected:
+    if algorithm:
+        if (digest := sums.digest_of(path, algorithm)) == expected:
             return None
-        return f"is not the published file: its {kind} sum is {digest}, not {expected}"
+        return f"is not the published file: its {algorithm} sum is {digest}, not {expected}"
     try:
         with gzip.open(path) as content:
             while content.read(_CHUNK):
@@ -124,23 +124,27 @@ def _fault(archive: Archive, path: Path) -> str | None:
 
 
 def _complete(url: str, archive: Archive, file: BinaryIO, progress: Progress) -> None:
-    """Request the file until it is complete, or several attempts in a row receive nothing."""
-    max_size, num_failures, reason = file.tell(), 0, ""
+    """Append the missing bytes of `url` to a partial file, and resume after interruptions.
+
+    Raises:
+      UserError: several attempts in a row received nothing.
+    """
+    largest_size, num_failures, reason = file.tell(), 0, ""
     for _ in range(_MOST_REQUESTS):
         if archive.size is not None and file.tell() >= archive.size:
             return
         try:
-            for first, chunk in _request_pieces(url, file.tell(), archive.size):
-                file.truncate(first)
-                file.seek(first)
+            for offset, chunk in _request_pieces(url, file.tell(), archive.size):
+                file.truncate(offset)
+                file.seek(offset)
                 file.write(chunk)
                 file.flush()
                 progress(file.tell())
             return
         except _StoppedError as stopped:
             reason = str(stopped)
-        num_failures = 0 if file.tell() > max_size else num_failures + 1
-        max_size = max(max_size, file.tell())
+        num_failures = 0 if file.tell() > largest_size else num_failures + 1
+        largest_size = max(largest_size, file.tell())
         if num_failures > len(_PATIENCE):
             break
         if num_failures:
@@ -152,8 +156,11 @@ def _complete(url: str, archive: Archive, file: BinaryIO, progress: Progress) ->
     )
 
 
-def _request_pieces(url: str, first: int, size: int | None) -> Iterator[tuple[int, bytes]]:
-    """Request a file from byte `first` on, and yield the response in pieces.
+def _request_pieces(url: str, offset: int, size: int | None) -> Iterator[tuple[int, bytes]]:
+    """Request a file from byte `offset` on, and yield the response in pieces.
+
+    Args:
+      size: the size of the whole file, if known.
 
     Yields:
       The offset and the bytes of each piece, which replaces all earlier bytes from its offset on.
@@ -162,26 +169,26 @@ def _request_pieces(url: str, first: int, size: int | None) -> Iterator[tuple[in
       _StoppedError: the download was interrupted.
       UserError: the server has no such file, or the URL is invalid.
     """
-    headers = {"User-Agent": "t2t-jax"} | ({"Range": f"bytes={first}-"} if first else {})
+    headers = {"User-Agent": "t2t-jax"} | ({"Range": f"bytes={offset}-"} if offset else {})
     try:
         request = urllib.request.Request(url, headers=headers)
         with urllib.request.urlopen(request, timeout=_TIMEOUT) as response:
             if response.status != http.HTTPStatus.PARTIAL_CONTENT:
-                first = 0
-            elif not response.headers.get("Content-Range", "").startswith(f"bytes {first}-"):
+                offset = 0
+            elif not response.headers.get("Content-Range", "").startswith(f"bytes {offset}-"):
                 yield 0, b""
                 raise _StoppedError("the server sent other bytes than requested")
             length = response.headers.get("Content-Length", "")
             expected = size or (
-                first + int(length) if length.isdecimal() and len(length) < 19 else 0
+                offset + int(length) if length.isdecimal() and len(length) < 19 else 0
             )
             while chunk := response.read1(_CHUNK):  # returns at once, so a kill loses few bytes
-                yield first, chunk
-                first += len(chunk)
-                if size and first > size:
+                yield offset, chunk
+                offset += len(chunk)
+                if size and offset > size:
                     return
-            if first < expected:
-                raise _StoppedError(f"the connection ended after {first:,} of {expected:,} bytes")
+            if offset < expected:
+                raise _StoppedError(f"the connection ended after {offset:,} of {expected:,} bytes")
     except urllib.error.HTTPError as error:
         error.close()
         if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:

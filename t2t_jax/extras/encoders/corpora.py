@@ -15,7 +15,7 @@ _BUNDLED = "bundled:"
 
 
 def label_splits(name: str, config: DataConfig) -> dict[str, Split]:
-    """Return the splits of a corpus with one label per sentence; see `TaskFacts.corpora`."""
+    """Return the splits by name of a corpus with one label per sentence, such as text:DIR."""
     if name == _BUNDLED:
         languages = config.source_language, config.target_language
         # A bundled corpus has no labels, so the label of a sentence is its language.
@@ -24,7 +24,7 @@ def label_splits(name: str, config: DataConfig) -> dict[str, Split]:
 
 
 def tag_splits(name: str, config: DataConfig) -> dict[str, Split]:
-    """Return the splits of a corpus with one tag per word; see `TaskFacts.corpora`."""
+    """Return the splits by name of a corpus with one tag per word, such as trees:DIR."""
     scheme, _, path = name.partition(":")
     if scheme == "trees" and all(path.split("+")):
         return _labels_of(tree_splits(name, config), _read_tags)
@@ -34,8 +34,8 @@ def tag_splits(name: str, config: DataConfig) -> dict[str, Split]:
 def _text_splits(name: str, config: DataConfig, suffix: str, fallback: str) -> dict[str, Split]:
     scheme, _, path = name.partition(":")
     if scheme == "text" and path:
-        files = text_files.file_splits(path, config, ("text", suffix))
-        return files or text_files.text_splits(text_files.corpus_directory(path), "txt", suffix)
+        splits = text_files.file_splits(path, config, ("text", suffix))
+        return splits or text_files.text_splits(text_files.corpus_directory(path), "txt", suffix)
     raise UserError(
         f"corpus={quote(name)} has no labels for data.task={config.task!r}; give text:DIR with "
         f"train.txt and train.{suffix} in DIR, or {fallback}"
@@ -45,20 +45,20 @@ def _text_splits(name: str, config: DataConfig, suffix: str, fallback: str) -> d
 def _labels_of(
     splits: Mapping[str, Split], read: Callable[[Split], Iterator[Chunk]]
 ) -> dict[str, Split]:
-    def fingerprint(part: Split) -> str:
-        return digest("labels", part.fingerprint())
+    def fingerprint(split: Split) -> str:
+        return digest("labels", split.fingerprint())
 
-    return {split: Split.of(fingerprint, read, part) for split, part in splits.items()}
+    return {name: Split.of(fingerprint, read, split) for name, split in splits.items()}
 
 
-def _read_tags(part: Split) -> Iterator[Chunk]:
+def _read_tags(split: Split) -> Iterator[Chunk]:
     """Yield sentences and their tags from the linearized trees of a split."""
-    for words, symbols in part.read():
+    for words, symbols in split.read():
         yield words, [" ".join(filter(is_tag, line.split())) for line in symbols]
 
 
-def _read_languages(languages: tuple[str, str], part: Split) -> Iterator[Chunk]:
+def _read_languages(languages: tuple[str, str], split: Split) -> Iterator[Chunk]:
     """Yield source and target sentences alternately, each with its language as label."""
-    for pair in part.read():
-        lines = list(chain.from_iterable(zip(*pair, strict=True)))
-        yield lines, list(languages) * len(pair[0])
+    for chunk in split.read():
+        lines = list(chain.from_iterable(zip(*chunk, strict=True)))
+        yield lines, list(languages) * len(chunk[0])

@@ -22,7 +22,7 @@ _DIGITS_VERSION = "1"
 
 
 def image_splits(name: str, config: DataConfig) -> dict[str, Split]:
-    """Return the splits of an image corpus, with arrays as sources and labels as targets."""
+    """Return the splits of npz:FILE or digits: by name; sources are images, targets are labels."""
     scheme, _, path = name.partition(":")
     if scheme == "npz" and path:
         return _npz_splits(as_path(os.path.expanduser(path)))
@@ -37,14 +37,14 @@ def image_splits(name: str, config: DataConfig) -> dict[str, Split]:
 
 
 def images_in(path: Path) -> list[np.ndarray]:
-    """Read the array x_test, images or x of a NumPy file as a list of images."""
+    """Read a list of images from the first of the arrays x_test, images and x in a .npz file."""
     for images in _arrays(path, ("x_test", "images", "x")).values():
         return list(np.atleast_1d(images))
     raise UserError(f"{path} has no array named x_test, images or x")
 
 
 def _arrays(path: Path, names: Iterable[str]) -> dict[str, np.ndarray]:
-    """Read the arrays with the given names from a .npz file, without missing ones."""
+    """Read the arrays with the given names from a .npz file, and skip missing names."""
     check_regular(path)
     try:
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
@@ -57,15 +57,15 @@ def _arrays(path: Path, names: Iterable[str]) -> dict[str, np.ndarray]:
 
 
 def _npz_splits(path: Path) -> dict[str, Split]:
-    names = [
+    array_names = [
         (split, images, labels)
         for name, split in _SPLITS.items()
         for images, labels in ((f"x_{name}", f"y_{name}"), (f"{name}_images", f"{name}_labels"))
     ]
-    arrays = _arrays(path, chain.from_iterable(names))
+    arrays = _arrays(path, chain.from_iterable(array_names))
     splits = {
         split: _labelled_split(f"{path}: {images}", arrays[images], arrays[labels])
-        for split, images, labels in names
+        for split, images, labels in array_names
         if images in arrays and labels in arrays
     }
     if not splits.keys() & {"train", "test"}:
@@ -77,33 +77,33 @@ def _npz_splits(path: Path) -> dict[str, Split]:
 
 
 def _labelled_split(name: str, images: np.ndarray, labels: np.ndarray) -> Split:
-    n = images.shape[:1]
-    if images.ndim not in (3, 4) or labels.shape not in (n, (*n, 1)):
+    leading_shape = images.shape[:1]
+    if images.ndim not in (3, 4) or labels.shape not in (leading_shape, (*leading_shape, 1)):
         raise UserError(
             f"{name} is an array {list(images.shape)} with labels {list(labels.shape)}; give "
             "images [n, height, width] or [n, height, width, channels], and a label for each"
         )
     labels = labels.reshape(-1, 1)  # keeps the fingerprint of earlier releases
     decode = partial(str, encoding="utf-8", errors="surrogateescape")  # in any locale
-    names = [(decode(x) if isinstance(x, bytes) else str(x)).strip() for x in labels.ravel()]
-    if bad := [x for x in names if not x or not x.isprintable()]:
+    label_names = [(decode(x) if isinstance(x, bytes) else str(x)).strip() for x in labels.ravel()]
+    if bad := [x for x in label_names if not x or not x.isprintable()]:
         raise UserError(f"{name} has the label {quote(bad[0])}; give each a label in one line")
 
     def fingerprint() -> str:
         hashes = (hashlib.sha256(x.tobytes()).hexdigest() for x in (images, labels))
         return digest("images", *map(str, images.shape), *hashes)
 
-    return Split.of(fingerprint, lambda: chunks(zip(images, names, strict=True)))
+    return Split.of(fingerprint, lambda: chunks(zip(images, label_names, strict=True)))
 
 
 def _digits(split: str) -> Iterator[Chunk]:
-    """Yield a split of the 1,797 digits of scikit-learn: 360 for test, 180 for dev."""
+    """Yield images and labels of a split of scikit-learn's digits: 360 for test, 180 for dev."""
     with needs_extra("digits", "data.corpus='digits:'"):
         from sklearn.datasets import load_digits
     images, labels = load_digits(return_X_y=True)
     images = np.rint(images.reshape(-1, 8, 8, 1) * (255 / 16)).astype(np.uint8)
     # The digits are sorted, so they are shuffled. Raw bits are equal in all NumPy versions.
-    order = np.argsort(np.random.Philox(key=0).random_raw(len(images)), kind="stable")
-    test, dev, train = np.split(order, [360, 540])
+    shuffled_indices = np.argsort(np.random.Philox(key=0).random_raw(len(images)), kind="stable")
+    test, dev, train = np.split(shuffled_indices, [360, 540])
     indices = np.sort({"test": test, "dev": dev, "train": train}[split])
     return chunks(zip(images[indices], map(str, labels[indices].tolist()), strict=True))

@@ -58,12 +58,12 @@ class LabelledText(Examples):
         return np.split(self.source_tokens, self.source_offsets[1:])[:-1]
 
     def shape(self, shape: BatchShape, max_examples: int) -> BatchShape:
-        """Return the shape of a batch, with room for the labels of `max_examples` sentences."""
+        """Return the batch shape with room for the labels of `max_examples` sentences per row."""
         max_labels = max_examples * int(self.target_lengths.max())
         return shape._replace(target_length=min(shape.target_length, max_labels))
 
     def batch(self, placement: Placement, shape: BatchShape, rows: StepRows) -> Batch:
-        """Return the arrays of a batch, with source positions in `targets.positions`."""
+        """Make a batch; `targets.positions` has the source position that predicts each label."""
         inputs, targets = super().batch(placement, shape, rows)
         size = shape.rows, shape.target_length
         positions = fill_rows(self.target_positions, self.target_offsets, placement, size).tokens
@@ -102,20 +102,20 @@ class MaskedText(Examples):
         return masked_shape(shape, self.share)
 
     def batch(self, placement: Placement, shape: BatchShape, rows: StepRows) -> Batch:
-        """Return a batch; seed, step and row index determine which subwords are masked."""
+        """Make a batch; seed, step and row index determine which subwords are masked."""
         length = shape.source_length
         sides = np.asarray(self.target_tokens), np.asarray(self.target_offsets)
         text = fill_rows(*sides, placement, (shape.rows, length))
-        stream = np.array([self.seed, _STREAM], np.uint64)
-        raw = random_bits(stream, rows, 2 * length)  # [rows, 2 * length]
-        rank_bits, token_bits = raw[:, :length], raw[:, length:]
+        random_stream = np.array([self.seed, _STREAM], np.uint64)
+        random_words = random_bits(random_stream, rows, 2 * length)  # [rows, 2 * length]
+        rank_bits, token_bits = random_words[:, :length], random_words[:, length:]
         # The subwords to predict, `share` of each row but at least one, have the lowest rank bits.
         is_subword = (text.segments != 0) & ~np.isin(text.tokens, _SPECIAL)
         num_subwords = is_subword.sum(1, keepdims=True)
         count = np.where(num_subwords, np.maximum(1, np.floor(self.share * num_subwords + 0.5)), 0)
-        order = np.argsort(np.where(is_subword, rank_bits, _MAX_RANK), axis=1, kind="stable")
+        ranking = np.argsort(np.where(is_subword, rank_bits, _MAX_RANK), axis=1, kind="stable")
         is_predicted = np.zeros_like(is_subword)
-        np.put_along_axis(is_predicted, order, np.arange(length) < count, axis=1)
+        np.put_along_axis(is_predicted, ranking, np.arange(length) < count, axis=1)
         uniform = (token_bits >> np.uint64(40)) / 2.0**24  # in [0, 1)
         random_ids = (token_bits % np.uint64(self.vocab_size - len(_SPECIAL))).astype(np.int32)
         tokens = np.select(
@@ -131,7 +131,7 @@ class MaskedText(Examples):
 
 
 def masked_shape(shape: BatchShape, share: float) -> BatchShape:
-    """Return a batch shape with targets for a fraction of the row length."""
+    """Return the batch shape with targets at a fraction `share` of the source positions."""
     max_targets = max(1, int(share * shape.source_length + 0.5))
     return shape._replace(target_length=-(-max_targets // 8) * 8)  # a multiple of 8
 
@@ -147,12 +147,12 @@ def mask_id(vocabulary: Vocabulary) -> int:
     return pieces.index(MASK)
 
 
-def with_masks(vocabulary: Vocabulary, mask: int, ids: Sequence_[int]) -> list[int]:
-    """Return the token ids of a line without the spaces before `<mask>`, as in training."""
+def with_masks(vocabulary: Vocabulary, mask_token: int, ids: Sequence_[int]) -> list[int]:
+    """Remove the space before each `<mask>` (id `mask_token`) from a line, as in training."""
     return [
         token
         for token, next_token in zip(ids, [*ids[1:], PAD_ID], strict=True)
-        if next_token != mask or vocabulary.spelling(token) != b" "
+        if next_token != mask_token or vocabulary.spelling(token) != b" "
     ]
 
 
@@ -167,11 +167,11 @@ class LabelledImages(LabelledText):
     """The pixel values of all patches, image by image, in row-major order."""
 
     def shape(self, shape: BatchShape, max_examples: int) -> BatchShape:
-        """Return the shape of a batch in which `max_examples` images fill a row exactly."""
+        """Return the batch shape in which `max_examples` images fill a row exactly."""
         return BatchShape(shape.rows, max_examples * int(self.source_lengths[0]), max_examples)
 
     def batch(self, placement: Placement, shape: BatchShape, rows: StepRows) -> Batch:
-        """Return the arrays of a batch, independent of step and row index."""
+        """Make a batch of image patches and labels, which do not depend on the training step."""
         (tokens, *segments), targets = super().batch(placement, shape, rows)
         return Batch(Patches(self.patches[tokens], *segments), targets)
 
@@ -200,8 +200,8 @@ def labelled_images(
     n, size = model.image_size // model.patch_size, model.patch_size
     # [images, patch rows, pixel rows, patch columns, pixel columns, channels]
     grid = np.array(arrays, np.uint8).reshape(-1, n, size, n, size, model.image_channels)
-    rows = grid.transpose(0, 1, 3, 2, 4, 5).reshape(-1, model.patch_values)
-    patches = np.pad(rows, ((1, 0), (0, 0)))
+    patch_rows = grid.transpose(0, 1, 3, 2, 4, 5).reshape(-1, model.patch_values)
+    patches = np.pad(patch_rows, ((1, 0), (0, 0)))
     tokens = np.pad(np.arange(1, len(patches)).reshape(-1, n * n), ((0, 0), (1, 0)))
     label_ids = np.array(labels, np.int32)
     targets, offsets = label_ids[label_ids >= 0], np.cumsum(np.append(0, label_ids >= 0))

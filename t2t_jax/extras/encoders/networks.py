@@ -32,7 +32,7 @@ class EncoderModel(TokenNetwork):
     """A BERT-like encoder-only network over tokens."""
 
     def decoded(self, batch: Batch, base: Context | None = None) -> Float[Array, "b t d_model"]:
-        """Return the encoder output that predicts each target."""
+        """Return the encoder output that predicts each target; `base` sets dropout, for example."""
         x = self.encode(batch.inputs, base)
         return jnp.take_along_axis(x, target_indices(batch)[:, :, None], axis=1)
 
@@ -64,7 +64,7 @@ class ImageModel(EncoderModel):
         return jnp.where(is_class, self.class_token.astype(x.dtype), x)
 
     def example(self) -> Batch:
-        """See `TokenNetwork.example`."""
+        """Return a batch with which Flax initializes the parameters."""
         shape = 1, self.config.num_positions
         values = jnp.zeros((*shape, self.config.patch_values), jnp.uint8)
         patches = Patches(values, jnp.ones(shape, jnp.int32), jnp.arange(shape[1])[None])

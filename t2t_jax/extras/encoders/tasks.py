@@ -92,12 +92,12 @@ class EncoderTask(task.Task):
         """
 
     def score_rows(self, record: Record) -> Iterable[tuple[str, str, str]]:
-        """Yield the table row of the accuracy."""
+        """Yield the table row of the accuracy: name, formatted value and definition."""
         definition = f"percent of {record['num_labels']:,} {self.unit}s"
         yield "accuracy", f"{record['accuracy']:.2f}", definition
 
     def experiment(self, config: Config) -> task.PublishedExperiment:
-        """Return the base model of the paper, because the paper has no encoder-only models."""
+        """Return the base model to compare with, because the paper has no encoder-only models."""
         return task.beside_base_model(config, "has labels or hides words", "predicts no labels")
 
 
@@ -114,21 +114,21 @@ class Labelling(EncoderTask):
         return self.examples(config, corpus, vocabulary, "train", config.model.longest_sentence)
 
     def lines(
-        self, translator: Translator, inputs: Sequence[Any], first: int = 1, shares: bool = False
+        self, translator: Translator, inputs: Sequence[Any], first: int = 1, with_prob: bool = False
     ) -> list[str]:
         """Predict the labels of each input, as a line of labels separated by spaces.
 
         Args:
           inputs: lines of text, or images.
           first: the number of the first input in error messages.
-          shares: append the probability to each label, as in NN:0.98.
+          with_prob: append the probability to each label, as in NN:0.98.
         """
-        rows = predictions(translator, self.unlabelled(translator, inputs, first))
-        pieces = translator.vocabulary.target_pieces([x.labels.tolist() for x in rows])
-        if shares:
-            suffixes = ([f":{share:.4f}" for share in x.probabilities] for x in rows)
-            pieces = [list(map(str.__add__, *pair)) for pair in zip(pieces, suffixes, strict=True)]
-        return list(map(" ".join, pieces))
+        results = predictions(translator, self.unlabelled(translator, inputs, first))
+        labels = translator.vocabulary.target_pieces([x.labels.tolist() for x in results])
+        if with_prob:
+            suffixes = ([f":{probability:.4f}" for probability in x.probabilities] for x in results)
+            labels = [list(map(str.__add__, *pair)) for pair in zip(labels, suffixes, strict=True)]
+        return list(map(" ".join, labels))
 
     def scored(self, request: task.Scoring) -> task.Scored:
         """Predict labels for a split, and compare them with the labels of the corpus."""
@@ -162,7 +162,7 @@ class Classification(Labelling):
     model = "a classifier of sentences"
 
     def largest_shape(self, config: Config) -> BatchShape:
-        """Return the largest batch shape, with one label per row; see `Task.largest_shape`."""
+        """Return the shape of a batch of maximal length, with one label per row."""
         return super().largest_shape(config)._replace(target_length=1)
 
     def positions(self, words: Sequence[Sequence[int]]) -> list[int]:
@@ -176,7 +176,7 @@ class Classification(Labelling):
     def vocabulary(
         self, config: Config, corpus: Corpus, inherited: Vocabulary | None = None
     ) -> Vocabulary:
-        """Make a vocabulary of labels and subwords from the train split; see `Task.vocabulary`."""
+        """Make a vocabulary of the labels in train, and of subwords unless `inherited` has them."""
         names = self.label_names(corpus)
         source = inherited.source if isinstance(inherited, LabelledVocabulary) else inherited
         source = source or tokenized.prepare_vocabulary(config.data, _without_labels(corpus))
@@ -185,30 +185,34 @@ class Classification(Labelling):
     def examples(
         self, config: Config, corpus: Corpus, vocabulary: Vocabulary, split: str, longest: float
     ) -> LabelledText:
-        """Return the labeled sentences of a split. In train, omit blank and long sentences."""
+        """Return the labeled sentences of a split. In train, omit blank and long sentences.
+
+        Args:
+          longest: the maximal number of tokens that the model reads.
+        """
         label_ids, skipped, sentences = _label_ids(vocabulary), Counter[str](), []
         inputs, target_lines = corpus.lines(split)
         lines = zip(self._sentences(vocabulary, inputs), target_lines, strict=True)
-        for line, (sentence, target) in enumerate(lines, 1):
-            name = f"line {line} in the {split} split of {corpus.name}"
+        for line_number, (sentence, target) in enumerate(lines, 1):
+            place = f"line {line_number} in the {split} split of {corpus.name}"
             num_labels, length = len(sentence.labels), len(sentence.tokens)
             labels = self.labels_of(target) if num_labels else []
             if len(labels) != num_labels:
                 raise UserError(
-                    f"{name} needs {num_labels} label(s) and has {len(labels)}; give a tagger one "
+                    f"{place} needs {num_labels} label(s) and has {len(labels)}; give a tagger one "
                     "label per word, and a classifier one label per sentence"
                 )
             if split == "train" and (not num_labels or length > config.data.max_length):
                 skipped["too_long" if num_labels else "empty_source"] += 1
                 continue
-            check_one_pass(name, length, longest)
+            check_one_pass(place, length, longest)
             pairs = zip(sentence.labels, labels, strict=True)
             targets = [(p, label_ids[label]) for (p, _), label in pairs if label in label_ids]
             sentences.append(sentence._replace(labels=targets))
         return LabelledText.of(sentences, skipped)
 
     def unlabelled(self, translator: Translator, inputs: Sequence[str], first: int) -> LabelledText:
-        """Make examples of sentences without labels; see `EncoderTask.unlabelled`."""
+        """Make examples of sentences without labels; errors count lines from `first`."""
         sentences = self._sentences(translator.vocabulary, inputs)
         for number, sentence in enumerate(sentences, first):
             check_one_pass(f"line {number}", len(sentence.tokens), translator.longest_sentence)
@@ -249,7 +253,7 @@ class ImageClassification(Labelling):
     inputs = "images"
 
     def largest_shape(self, config: Config) -> BatchShape:
-        """Return the largest batch shape, with one label per image; see `Task.largest_shape`."""
+        """Return the shape of a full batch of images, with one label per image."""
         length = config.model.num_positions
         bucket = ladder_length(length)
         shape = batch_shape(config.data, bucket, bucket)
@@ -258,20 +262,20 @@ class ImageClassification(Labelling):
     def vocabulary(
         self, config: Config, corpus: Corpus, inherited: Vocabulary | None = None
     ) -> Vocabulary:
-        """Make a vocabulary of the labels in the train split; see `Task.vocabulary`."""
+        """Make a vocabulary of the labels in the train split; `inherited` has no effect."""
         return labelled_vocabulary(None, self.label_names(corpus))
 
     def examples(
         self, config: Config, corpus: Corpus, vocabulary: Vocabulary, split: str, longest: float
     ) -> LabelledText:
-        """Return the labeled images of a split; see `Task.examples`."""
+        """Return the labeled images of a split; `longest` has no effect."""
         images, labels = corpus.lines(split)
         ids_by_label = _label_ids(vocabulary)
         label_ids = [ids_by_label.get(label, -1) for label in labels]
         return labelled.labelled_images(images, label_ids, config.model)
 
     def unlabelled(self, translator: Translator, inputs: Sequence[Any], first: int) -> LabelledText:
-        """Make examples of arrays `[height, width, channels]` or `[height, width]`."""
+        """Make examples of uint8 images without labels; errors count images from `first`."""
         return labelled.labelled_images(inputs, [0] * len(inputs), translator.config.model, first)
 
 
@@ -288,24 +292,24 @@ class MaskedLanguageModelling(EncoderTask):
     grid = task.GridMeasures(measures[0], whole_split=False)
 
     def largest_shape(self, config: Config) -> BatchShape:
-        """Return the largest batch shape, with masked targets; see `Task.largest_shape`."""
+        """Return the shape of a batch of maximal length, with masked targets."""
         return labelled.masked_shape(super().largest_shape(config), config.data.masked_share)
 
     def vocabulary(
         self, config: Config, corpus: Corpus, inherited: Vocabulary | None = None
     ) -> Vocabulary:
-        """Make a vocabulary of the documents, with an entry `<mask>`."""
+        """Return `inherited`, or make a vocabulary of the documents, with an entry `<mask>`."""
         vocabulary = inherited or tokenized.prepare_vocabulary(config.data, corpus, required=MASK)
         labelled.mask_id(vocabulary)
         return vocabulary
 
     def training_examples(self, config: Config, corpus: Corpus, vocabulary: Vocabulary) -> Examples:
-        """Return the sequences of train, in which each step masks different subwords."""
+        """Return the token sequences of train, in which each step masks different subwords."""
         text = tokenized.prepare_text(config.data, corpus, vocabulary, "train", bidirectional=True)
         return self.train_text(config, vocabulary).examples(text)
 
     def train_text(self, config: Config, vocabulary: Vocabulary) -> TrainText:
-        """Return the rules that turn documents into sequences; see `Task.train_text`."""
+        """Return the rules that turn documents of shards into token sequences with masks."""
         seed = config.training.effective_seed("order_seed")
         examples = partial(MaskedText.of, data=config.data, vocabulary=vocabulary, seed=seed)
         return document_text(config.data, vocabulary, examples, bos=True)
@@ -313,19 +317,19 @@ class MaskedLanguageModelling(EncoderTask):
     def examples(
         self, config: Config, corpus: Corpus, vocabulary: Vocabulary, split: str, longest: float
     ) -> MaskedText:
-        """Return the sequences of a split, always with the same masked subwords."""
+        """Return a split's token sequences with fixed masked subwords; `longest` has no effect."""
         text = tokenized.prepare_text(config.data, corpus, vocabulary, split, bidirectional=True)
         return MaskedText.of(text, config.data, vocabulary)
 
     def unlabelled(self, translator: Translator, inputs: Sequence[str], first: int) -> LabelledText:
-        """Make examples of lines, with a target for each `<mask>`."""
+        """Make examples of lines, with a target per `<mask>`; errors count lines from `first`."""
         vocabulary, sentences = translator.vocabulary, []
-        mask = labelled.mask_id(vocabulary)
+        mask_id = labelled.mask_id(vocabulary)
         for number, ids in enumerate(translator.encode(inputs), first):
-            tokens = [BOS_ID, *labelled.with_masks(vocabulary, mask, ids)]
+            tokens = [BOS_ID, *labelled.with_masks(vocabulary, mask_id, ids)]
             check_one_pass(f"line {number}", len(tokens), translator.longest_sentence)
-            masks = [(position, 0) for position, token in enumerate(tokens) if token == mask]
-            sentences.append(Labelled(tokens, masks))
+            labels = [(position, 0) for position, token in enumerate(tokens) if token == mask_id]
+            sentences.append(Labelled(tokens, labels))
         return LabelledText.of(sentences, {})
 
     def scored(self, request: task.Scoring) -> task.Scored:
@@ -338,14 +342,14 @@ class MaskedLanguageModelling(EncoderTask):
         return task.Scored(scores, [], [], [])
 
     def lines(
-        self, translator: Translator, inputs: Sequence[str], first: int = 1, shares: bool = False
+        self, translator: Translator, inputs: Sequence[str], first: int = 1, with_prob: bool = False
     ) -> list[str]:
-        """Replace every `<mask>` of the lines by the most probable subword at its position."""
+        """Replace every `<mask>` by the most probable subword; errors count lines from `first`."""
         examples = self.unlabelled(translator, inputs, first)
-        mask, rows = labelled.mask_id(translator.vocabulary), examples.sentences
-        for row, (_, labels, _) in zip(rows, predictions(translator, examples), strict=True):
+        mask, token_rows = labelled.mask_id(translator.vocabulary), examples.sentences
+        for row, (_, labels, _) in zip(token_rows, predictions(translator, examples), strict=True):
             row[row == mask] = np.where(labels == EOS_ID, mask, labels)  # </s> would cut the text
-        return translator.vocabulary.decode([row[1:].tolist() for row in rows])
+        return translator.vocabulary.decode([row[1:].tolist() for row in token_rows])
 
 
 CLASSIFICATION: task.Task = Classification()
@@ -380,8 +384,8 @@ def predictions(translator: Translator, examples: Examples) -> list[Prediction]:
         return results
     program = partial(_most_probable, translator.model, translator.params)
     with devices.within_memory(decoding=True):
-        for placement, targets, out in computed_batches(translator, examples, program):
-            arrays = targets.tokens, *(np.reshape(x, targets.tokens.shape) for x in out)
+        for placement, targets, outputs in computed_batches(translator, examples, program):
+            arrays = targets.tokens, *(np.reshape(x, targets.tokens.shape) for x in outputs)
             for example, row, segment in zip(*placement, strict=True):
                 is_target = targets.segments[row] == segment
                 results[example] = Prediction(*(x[row][is_target] for x in arrays))
@@ -396,7 +400,7 @@ def _most_probable(
 
     def one_pass(rows: Batch) -> tuple[Array, Array]:
         logits = model.logits(params, rows).astype(jnp.float32)
-        best = logits.argmax(-1).astype(jnp.int32)
-        return best, jnp.exp(logits.max(-1) - jax.nn.logsumexp(logits, -1))
+        label_ids = logits.argmax(-1).astype(jnp.int32)
+        return label_ids, jnp.exp(logits.max(-1) - jax.nn.logsumexp(logits, -1))
 
     return jax.lax.map(one_pass, batch)

@@ -45,7 +45,7 @@ class LabelledVocabulary(Vocabulary):
 
     @property
     def protected_tokens(self) -> frozenset[str]:
-        """See `Vocabulary.protected_tokens`."""
+        """Return the source strings that always are one token."""
         return self.source.protected_tokens if self.source else frozenset()
 
     @property
@@ -55,15 +55,15 @@ class LabelledVocabulary(Vocabulary):
         return {**self.source.files, **labels} if self.source else labels
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
-        """See `Vocabulary.encode`."""
+        """Return the subword ids of each source, then `EOS_ID`."""
         return list(self.source.encode(lines))
 
     def pieces(self, ids: Rows) -> list[list[str]]:
-        """See `Vocabulary.pieces`."""
+        """Return each source id's subword, row by row."""
         return list(self.source.pieces(ids))
 
     def target_pieces(self, ids: Rows) -> list[list[str]]:
-        """Return the label names of rows of label ids."""
+        """Return the label name of each label id, row by row."""
         return [[self.labels[label_id] for label_id in row] for row in ids]
 
     def spelling(self, token: int) -> bytes:

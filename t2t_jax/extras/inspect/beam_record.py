@@ -22,12 +22,11 @@ _LOWEST = -1e6  # a beam slot with a lower log-probability holds no hypothesis
 
 
 class Node(NamedTuple):
-    """A hypothesis that beam search held after some step."""
+    """A hypothesis of beam search after some step, with its score and fate."""
 
     log_prob: float
     """The log-probability of the hypothesis, in nats."""
     fate: Fate
-    """The fate of the hypothesis: kept, dropped or ended."""
     score: float | None
     """Log-probability / length penalty, if the hypothesis ended or was live at the last step."""
 
@@ -64,32 +63,32 @@ def record_search(translator: Translator, source: str, **overrides: Any) -> Beam
     [tokens] = translator.encode([source])
     if len(tokens) < 2:
         raise UserError("the sentence is blank; give a text to translate")
-    limit = len(tokens) + decoding.max_extra_length
-    if limit > translator.longest_sentence:
+    max_length = len(tokens) + decoding.max_extra_length
+    if max_length > translator.longest_sentence:
         raise UserError(
-            f"the sentence has {len(tokens)} subwords, and its translation may have {limit}, but "
-            f"the learned positions of the model allow {translator.longest_sentence}; shorten the "
-            "sentence, or give a smaller max_extra_length"
+            f"the sentence has {len(tokens)} subwords, and its translation may have {max_length}, "
+            f"but the learned positions of the model allow {translator.longest_sentence}; shorten "
+            "the sentence, or give a smaller max_extra_length"
         )
     length = length_bucket(len(tokens))
     capacity = length + decoding.max_extra_length
     strategy = strategy_of(decoding)
     penalty = decoding.length_penalty, strategy.offset
     search = Search(translator.model, strategy, translator.mesh, 1)
-    begin = translator.vocabulary.target_begin  # the language tag of a multilingual model
+    prefix = translator.vocabulary.target_begin  # the language tag of a multilingual model
     constraints = constraints_of(DecodingConfig(), translator.vocabulary)
     search_inputs = SearchInputs(translator.prepared(decoding.quantize), jnp.uint32(0), constraints)
-    work = begin_work(search, Sizes(1, 1, length, capacity, capacity, len(begin)), search_inputs)
+    work = begin_work(search, Sizes(1, 1, length, capacity, capacity, len(prefix)), search_inputs)
     inputs = jnp.asarray(padded([tokens], 1, length))
-    row = jnp.zeros(1, jnp.int32)
-    prefixes = jnp.array([begin], jnp.int32) if begin else None
-    arrivals = Arrivals(row, inputs, jnp.array([limit]), row, prefixes)
+    row_ids = jnp.zeros(1, jnp.int32)
+    prefixes = jnp.array([prefix], jnp.int32) if prefix else None
+    arrivals = Arrivals(row_ids, inputs, jnp.array([max_length]), row_ids, prefixes)
     log_probs: dict[_Tokens, float] = {}
     ended_keys: set[_Tokens] = set()
-    for step in range(1, limit + 1):
+    for step in range(1, max_length + 1):
         work, progress = proceed(search, search_inputs, work, arrivals, jnp.int32(0), jnp.int32(1))
         # No sentence arrives after the first step: row index 1 is outside a batch of one row.
-        arrivals = arrivals._replace(rows=row + 1)
+        arrivals = arrivals._replace(rows=row_ids + 1)
         state, progress = jax.device_get((work.state, progress))
         _record_step(log_probs, ended_keys, state, step)
         if not progress.searching[0]:
@@ -111,7 +110,7 @@ def record_search(translator: Translator, source: str, **overrides: Any) -> Beam
 def _record_step(
     log_probs: dict[_Tokens, float], ended_keys: set[_Tokens], state: SearchState, step: int
 ) -> None:
-    """Add the hypotheses that the search holds after a step."""
+    """Add the live and the ended hypotheses after a step, by their tokens."""
     live, finished = state.rows.live, state.rows.finished
     for tokens, log_prob in zip(live.tokens[0], live.log_probs[0].tolist(), strict=True):
         key = tuple(tokens[:step].tolist())

@@ -50,7 +50,7 @@ class Subwords:
 
 @dataclass(frozen=True)
 class HeadCounts:
-    """Shares and entropies of each layer and head, summed over queries."""
+    """Sums over queries, for each layer and head: shares of attention weight, and entropies."""
 
     shares: Float[np.ndarray, "kinds n h"]
     """The sum of the share of each kind in `SHARES`."""
@@ -62,22 +62,22 @@ class HeadCounts:
     """The number of queries."""
 
     def __add__(self, counts: "HeadCounts") -> "HeadCounts":
-        """Add the sums of two sets of queries."""
+        """Add the sums over other queries."""
         sums = {name: total + getattr(counts, name) for name, total in vars(self).items()}
         return HeadCounts(**sums)
 
     @property
     def mean_entropy(self) -> Float[np.ndarray, "n h"]:
-        """Return the mean entropy of the weights of a query, in nats."""
+        """Return the mean entropy of each head's attention weights, in nats."""
         return self.entropy / max(1, self.queries)
 
     @property
     def mean_relative_entropy(self) -> Float[np.ndarray, "n h"]:
-        """Return the mean entropy of the weights of a query, relative to the maximum."""
+        """Return the mean entropy of each head's attention weights, divided by the maximum."""
         return self.relative_entropy / max(1, self.queries)
 
     def kinds(self) -> list[list[str]]:
-        """Return the kind of every head, as a list for each layer."""
+        """Return the kind of each head, such as "previous word", as a list per layer."""
         means = self.shares / max(1, self.queries)
         fallbacks = np.where(self.mean_relative_entropy >= BROAD, "broad", "other")
         winners = np.array(SHARES)[means.argmax(0)]
@@ -88,34 +88,34 @@ class HeadCounts:
 def count_heads(
     weights: Float[np.ndarray, "n h q k"], queries: Subwords, keys: Subwords, attention: Part
 ) -> HeadCounts:
-    """Sum the shares and entropies of all heads of an attention over the queries of a sentence.
+    """Sum each head's attention weights by kind of key, and its entropies, over queries.
 
     Args:
-      weights: attention weights, which sum to one over the keys k.
+      weights: attention weights of a sentence, which sum to one over the keys k.
       queries: the input subword of each row; in cross-attention, the subword that it predicts.
       keys: the subwords that the queries attend to.
       attention: encoder, decoder or cross.
     """
     has_text = queries.words >= 0
-    weights, words = weights[:, :, has_text], queries.words[has_text]
+    weights, query_words = weights[:, :, has_text], queries.words[has_text]
     is_special = keys.words < 0
     shares = dict.fromkeys(SHARES, np.zeros(weights.shape[:3]))
     if attention == "cross":
-        is_of_word = keys.words[:, None] == np.arange(keys.words.max(initial=-1) + 1)
-        shares["one word"] = (weights @ is_of_word.astype(weights.dtype)).max(-1, initial=0)
+        is_in_word = keys.words[:, None] == np.arange(keys.words.max(initial=-1) + 1)
+        shares["one word"] = (weights @ is_in_word.astype(weights.dtype)).max(-1, initial=0)
     else:
         for name, offset in _BY_POSITION.items():
-            is_kind = (keys.words == words[:, None] + offset) & ~is_special  # [queries, keys]
+            is_kind = (keys.words == query_words[:, None] + offset) & ~is_special  # [queries, keys]
             shares[name] = (weights * is_kind).sum(-1)
     shares["punctuation"] = weights[..., keys.is_punctuation].sum(-1)
     shares["end of sentence"] = weights[..., is_special].sum(-1)
     logs = np.log(np.where(weights > 0, weights, 1))
     entropy = -(weights * logs).sum(-1)
     # A decoder query attends to itself and to earlier positions.
-    choices = np.full(len(has_text), len(is_special))
+    num_choices = np.full(len(has_text), len(is_special))
     if attention == "decoder":
-        choices = 1 + np.arange(len(has_text))
-    max_entropy = np.log(np.maximum(choices, 2))[has_text]
+        num_choices = 1 + np.arange(len(has_text))
+    max_entropy = np.log(np.maximum(num_choices, 2))[has_text]
     return HeadCounts(
         np.stack([shares[name].sum(-1) for name in SHARES]),
         entropy.sum(-1),

@@ -53,7 +53,7 @@ class Head(NamedTuple):
 
 @dataclass(frozen=True)
 class HeadWorth:
-    """The measurements of one head."""
+    """The importance and kind of one attention head."""
 
     attention: Part
     """The attention that the head belongs to."""
@@ -89,7 +89,7 @@ class CurvePoint:
 
 @dataclass(frozen=True)
 class HeadReport:
-    """The measurements of all heads of a model."""
+    """The importance of all heads of a model, and its quality."""
 
     split: str
     """The split of the corpus that the heads were measured on."""
@@ -109,7 +109,7 @@ class _Measures:
     """Measure a model with masked heads on the sentences of a split."""
 
     def __init__(
-        self, translator: Translator, split: str, num_sentences: int | None, *, bleu: bool
+        self, translator: Translator, split: str, num_sentences: int | None, *, loss_only: bool
     ) -> None:
         """Read the sentences. Raise a `UserError` if the model has no measurable heads."""
         if isinstance(translator.model, Ensemble):
@@ -125,7 +125,7 @@ class _Measures:
         pairs = zip(*corpus.lines(split), strict=True)
         sample = list(islice(((a, b) for a, b in pairs if a.strip() and b.strip()), num_sentences))
         self.translator = translator
-        self.translates = bleu and corpus.facts.score[0] == "bleu"
+        self.has_bleu = not loss_only and corpus.facts.score[0] == "bleu"
         self.lines, self.references = [a for a, _ in sample], [b for _, b in sample]
         self.sources = vocabulary.encode(self.lines)
         self.targets = vocabulary.encode_targets(self.references)
@@ -141,36 +141,36 @@ class _Measures:
         return batches
 
     def loss(self, gates: HeadGates) -> float:
-        """Compute the negative log-likelihood, in nats per token."""
+        """Compute the negative log-likelihood with these gates on heads, in nats per token."""
         translator = self.translator
-        sums = [_losses(translator.model, translator.params, gates, x) for x in self.batches]
-        nll, tokens = np.sum(jax.device_get(sums), axis=0)
-        return float(nll / tokens)
+        batch_sums = [_losses(translator.model, translator.params, gates, x) for x in self.batches]
+        total_nll, num_tokens = np.sum(jax.device_get(batch_sums), axis=0)
+        return float(total_nll / num_tokens)
 
     def bleu(self, gates: HeadGates) -> float | None:
-        """Compute the sacreBLEU of greedy search, or return None if BLEU is off."""
-        if not self.translates:
+        """Compute the sacreBLEU of greedy search with these gates on heads; None if BLEU is off."""
+        if not self.has_bleu:
             return None
-        full = self.translator
+        model = self.translator
         # Gates are parameters, so the compiled search of the full model is reused.
-        masked_model = Translator(full.config, full.vocabulary, apply_gates(full.params, gates))
+        masked_model = Translator(model.config, model.vocabulary, apply_gates(model.params, gates))
         outputs = masked_model.translate(self.lines, beam_size=1)
-        return corpus_scores(outputs, self.references, full.config.data.target_language).bleu
+        return corpus_scores(outputs, self.references, model.config.data.target_language).bleu
 
     def importance(self) -> HeadGates:
-        """Compute the mean absolute derivative of the loss with respect to each gate."""
+        """Compute the mean absolute derivative of the loss with respect to each head's gate."""
         translator = self.translator
         gates = open_gates(translator.config.model)
-        total: HeadGates = jax.tree.map(lambda x: np.zeros(x.shape), gates)
+        sums: HeadGates = jax.tree.map(lambda x: np.zeros(x.shape), gates)
         for batch in self.batches:
             safe_point()
             gradients = _abs_gradients(translator.model, translator.params, gates, batch)
-            total = jax.tree.map(np.add, total, jax.device_get(gradients))
-        count = len(self.sources)
-        return jax.tree.map(lambda x: x / count, total)
+            sums = jax.tree.map(np.add, sums, jax.device_get(gradients))
+        num_sentences = len(self.sources)
+        return jax.tree.map(lambda x: x / num_sentences, sums)
 
     def counts(self) -> dict[Part, HeadCounts]:
-        """Sum the shares and entropies of the heads of each attention over all sentences."""
+        """Sum each head's attention weights by kind of key, and its entropies, over sentences."""
         totals: dict[Part, HeadCounts] = {}
         vocabulary = self.translator.vocabulary
         for index, (source, target) in enumerate(zip(self.sources, self.targets, strict=True)):
@@ -197,7 +197,7 @@ def measure_heads(
     split: str = "dev",
     *,
     num_sentences: int | None = None,
-    bleu: bool = True,
+    loss_only: bool = False,
 ) -> HeadReport:
     """Measure the effect and importance of every attention head of a model.
 
@@ -205,39 +205,39 @@ def measure_heads(
       split: the split of the corpus to measure on.
       num_sentences: the number of sentences from the start of the split, without blank lines. None
         means all.
-      bleu: measure BLEU too, by one greedy search of the split per head and curve point. Parsers
-        have no BLEU.
+      loss_only: skip BLEU, which takes one greedy search of the split per head and curve point.
+        Parsers have no BLEU.
     """
-    measures = _Measures(translator, split, num_sentences, bleu=bleu)
+    measures = _Measures(translator, split, num_sentences, loss_only=loss_only)
     gates = open_gates(translator.config.model)
-    loss, score = measures.loss(gates), measures.bleu(gates)
+    loss, bleu = measures.loss(gates), measures.bleu(gates)
     importance, counts = measures.importance(), measures.counts()
     kinds = {name: counts[name].kinds() for name in PARTS}
-    results = []
+    worths = []
     for head in all_heads(gates):
         safe_point()
         masked_gates = mask_heads(gates, [head])
         masked_bleu = measures.bleu(masked_gates)
         name, layer, index = head
-        results.append(
+        worths.append(
             HeadWorth(
                 *head,
                 loss_change=measures.loss(masked_gates) - loss,
-                bleu_change=None if masked_bleu is None or score is None else masked_bleu - score,
+                bleu_change=None if masked_bleu is None or bleu is None else masked_bleu - bleu,
                 importance=float(getattr(importance, name)[layer, index]),
                 kind=kinds[name][layer][index],
                 entropy=float(counts[name].mean_entropy[layer, index]),
             )
         )
-    curve = [CurvePoint(0.0, 0, loss, score), *_curve(measures, gates, pruning_order(importance))]
-    return HeadReport(split, len(measures.lines), loss, score, results, curve)
+    curve = [CurvePoint(0.0, 0, loss, bleu), *_curve(measures, gates, pruning_order(importance))]
+    return HeadReport(split, len(measures.lines), loss, bleu, worths, curve)
 
 
 def importance_of_heads(
     translator: Translator, split: str = "dev", *, num_sentences: int | None = None
 ) -> HeadGates:
     """Compute the importance of every head in one pass over the sentences of a split."""
-    return _Measures(translator, split, num_sentences, bleu=False).importance()
+    return _Measures(translator, split, num_sentences, loss_only=True).importance()
 
 
 def pruning_order(importance: HeadGates) -> list[Head]:
@@ -246,18 +246,18 @@ def pruning_order(importance: HeadGates) -> list[Head]:
     Importance is divided by the L2 norm of the importance in the layer (Michel et al. 2019). Each
     layer of an attention keeps its most important head.
     """
-    relative = {}
+    ratios = {}
     for name, array in importance._asdict().items():
         scores = np.asarray(array, np.float64)
-        relative[name] = scores / np.maximum(np.linalg.norm(scores, axis=1, keepdims=True), 1e-30)
-    heads = sorted(all_heads(importance), key=lambda head: relative[head[0]][head[1:]])
+        ratios[name] = scores / np.maximum(np.linalg.norm(scores, axis=1, keepdims=True), 1e-30)
+    heads = sorted(all_heads(importance), key=lambda head: ratios[head[0]][head[1:]])
     num_left = Counter((name, layer) for name, layer, _ in heads)
-    order = []
+    prunable_heads = []
     for head in heads:
         if num_left[head[:2]] > 1:
             num_left[head[:2]] -= 1
-            order.append(head)
-    return order
+            prunable_heads.append(head)
+    return prunable_heads
 
 
 def all_heads(gates: HeadGates) -> list[Head]:
@@ -277,16 +277,16 @@ def mask_heads(gates: HeadGates, heads: Sequence[Head]) -> HeadGates:
     return HeadGates(**{name: jnp.asarray(array) for name, array in arrays.items()})
 
 
-def _curve(measures: _Measures, gates: HeadGates, order: list[Head]) -> Iterator[CurvePoint]:
-    """Yield measurements with 10%, 20%, ... of all heads masked, as far as `order` goes."""
-    total = len(all_heads(gates))
+def _curve(measures: _Measures, gates: HeadGates, heads: list[Head]) -> Iterator[CurvePoint]:
+    """Yield the loss and BLEU with 10%, 20%, ... of all heads masked, as far as `heads` goes."""
+    num_heads = len(all_heads(gates))
     for tenth in range(1, 10):
-        count = round(tenth / 10 * total)
-        if count <= len(order):
+        count = round(tenth / 10 * num_heads)
+        if count <= len(heads):
             safe_point()
-            masked_gates = mask_heads(gates, order[:count])
+            masked_gates = mask_heads(gates, heads[:count])
             loss, bleu = measures.loss(masked_gates), measures.bleu(masked_gates)
-            yield CurvePoint(count / total, count, loss, bleu)
+            yield CurvePoint(count / num_heads, count, loss, bleu)
 
 
 @partial(InterceptedJit, static_argnums=0)

@@ -50,7 +50,7 @@ class HeadsCommand(RunFlags):
         if self.prune is not None:
             return self._prune(translator, *self.prune)
         report = measure_heads(
-            translator, split=self.split, num_sentences=self.num_sentences, bleu=not self.loss_only
+            translator, split=self.split, num_sentences=self.num_sentences, loss_only=self.loss_only
         )
         if self.plot is not None:
             from t2t_jax.extras.inspect.figures.heads import plot_importance
@@ -78,10 +78,10 @@ class HeadsCommand(RunFlags):
         heads = heads_to_prune(importance, share)
         prune_run(self.workdir, out, heads, average=self.average, step=self.step)
         model = translator.config.model
-        total = sum(array.size for array in importance)
+        num_heads = sum(array.size for array in importance)
         print_result(
-            f"{out} has the model without {len(heads)} of {total} heads ({model.num_heads} in each "
-            "attention before)"
+            f"{out} has the model without {len(heads)} of {num_heads} heads ({model.num_heads} in "
+            "each attention before)"
         )
         return 0
 

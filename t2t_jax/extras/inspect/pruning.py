@@ -23,17 +23,17 @@ def heads_to_prune(importance: HeadGates, share: float) -> list[Head]:
     # Each round removes a head per layer of one attention, where their mean importance is lowest.
     min_count = share * len(all_heads(importance))
     scores = {name: np.asarray(getattr(importance, name)) for name in PARTS}
-    orders = {name: np.argsort(scores[name], axis=1) for name in PARTS}
+    heads_by_importance = {name: np.argsort(scores[name], axis=1) for name in PARTS}
     rounds = [
-        (cost, name, index)
+        (mean_importance, name, index)
         for name in PARTS
-        for index, cost in enumerate(np.sort(scores[name], axis=1).mean(0)[:-1])
+        for index, mean_importance in enumerate(np.sort(scores[name], axis=1).mean(0)[:-1])
     ]
     heads: list[Head] = []
     for _, name, index in sorted(rounds, key=itemgetter(0)):
         if len(heads) < min_count:
-            column = orders[name][:, index]
-            heads += [Head(name, layer, int(head)) for layer, head in enumerate(column)]
+            layer_heads = heads_by_importance[name][:, index]
+            heads += [Head(name, layer, int(head)) for layer, head in enumerate(layer_heads)]
     if len(heads) < min_count:
         raise UserError(
             f"at most {len(heads)} of {len(all_heads(importance))} heads can be removed, because "
@@ -47,24 +47,24 @@ def remove_heads(model: portable.PortableModel, heads: list[Head]) -> portable.P
 
     `heads` has equally many heads of every layer of an attention.
     """
-    network = model.config.model
+    model_config = model.config.model
     removed_heads: dict[tuple[Part, int], list[int]] = defaultdict(list)
     for name, layer, head in heads:
         removed_heads[name, layer].append(head)
     fields = {}
     for name in PARTS:
-        stack = network.stacks[0 if name == "encoder" else 1]
+        stack = model_config.stacks[0 if name == "encoder" else 1]
         counts = {len(removed_heads[name, layer]) for layer in range(stack.num_layers)}
         if len(counts) != 1:
             raise UserError(f"the layers of {name} attention would have different numbers of heads")
         if count := counts.pop():
-            fields[f"model.{name}_heads"] = network.attention_of(name).num_heads - count
+            fields[f"model.{name}_heads"] = model_config.attention_of(name).num_heads - count
     config = model.config.replace(fields)
 
     def prune(name: Part, layer: int, array: rewriting.Heads) -> rewriting.Heads:
         return np.delete(array, removed_heads[name, layer], axis=0)
 
-    arrays = rewriting.with_changed_heads(model.arrays, network, prune)
+    arrays = rewriting.with_changed_heads(model.arrays, model_config, prune)
     return dataclasses.replace(model, config=config, arrays=arrays)
 
 

@@ -52,7 +52,7 @@ def refuse_other_models(name: str, form: Any, model: PortableModel) -> None:
 
 
 def any_value(section: str, *names: str) -> Carried:
-    """Return the named fields of a section as `Carried`, with every value allowed."""
+    """Return a mapping from each field SECTION.NAME to `ANY`: the format can hold every value."""
     return {f"{section}.{name}": ANY for name in names}
 
 

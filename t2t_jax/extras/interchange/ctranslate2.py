@@ -73,7 +73,7 @@ generates at most {extra} subwords more than the source has.
 
 
 def carried(config: Config) -> Carried:
-    """Return the config fields that the format can hold; see `interchange.carried`."""
+    """Return the allowed values of each config field that a CTranslate2 model can hold."""
     model = config.model
     has_one_width = model.key_size == model.value_size
     return {
@@ -207,7 +207,7 @@ def _stack_specification(model: ModelConfig, stack: Stack) -> Any:
 
 
 def _fill_stack(spec: Any, tree: _Tree, name: str, side: str, model: ModelConfig) -> None:
-    """Copy the parameters of an encoder or decoder stack to CTranslate2."""
+    """Copy the stack `name`, which reads `side`, to the CTranslate2 specification `spec`."""
     biases = _distance_biases(model, tree, side)
     for index, layer in enumerate(spec.layer):
         params = tree[name]["layers"][str(index)]
@@ -255,7 +255,7 @@ def _fill_feed_forward(spec: Any, params: _Tree) -> None:
 
 
 def _fill_linear(spec: Any, params: _Tree, *letters: str) -> None:
-    """Copy one matrix, or several side by side, to a projection of CTranslate2."""
+    """Copy the matrices W_LETTER of all letters, side by side, to a projection of CTranslate2."""
     matrices = np.hstack([params[f"W_{letter}"] for letter in letters])
     spec.weight = np.ascontiguousarray(matrices.T)  # CTranslate2 computes x W^T
     if f"b_{letters[0]}" in params:
@@ -269,7 +269,7 @@ def _fill_norm(spec: Any, params: Arrays) -> None:
 
 
 def _distance_biases(model: ModelConfig, tree: _Tree, side: str) -> Mapping[str, object]:
-    """Return the attributes of a T5 relative position bias, or {} for other positions."""
+    """Return CTranslate2 attributes for ALiBi or T5 relative positions; {} for other positions."""
     if model.position == "relative_bias":
         table, max_distance = tree[f"{side}_position"], _T5_DISTANCE
         assert len(table) == tables.RELATIVE_BUCKETS

@@ -139,7 +139,10 @@ def _forbidden_ids(
 ) -> tuple[int, ...]:
     """Return the t2t_jax ids of tokens that no output may contain.
 
-    The arguments are the same as in `_decoding_fields`.
+    Args:
+      settings: a value for each name in `_DEFAULTS`.
+      padding: transformers id of padding.
+      ids: t2t_jax id of each vocabulary entry, by transformers id.
     """
     # Without `bad_words_ids`, transformers forbids padding.
     words = [[padding]] if settings["bad_words_ids"] is None else settings["bad_words_ids"]

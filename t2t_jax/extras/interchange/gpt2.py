@@ -70,7 +70,7 @@ The example needs `pip install transformers torch`.
 
 
 def _name_pairs(model: ModelConfig) -> Iterator[places.NamePair]:
-    """Yield the name pairs of all parameters except the embedding and the fused Q, K and V."""
+    """Yield the t2t_jax and GPT-2 names of all parameters except embedding and fused Q, K and V."""
     yield places.NamePair("target_position", "transformer.wpe.weight")
     for layer in range(model.stacks[0].num_layers):
         prefix, hf_prefix = f"decoder.layers.{layer}", f"transformer.h.{layer}"
@@ -160,7 +160,7 @@ def _import_arrays(
 
 
 def carried(config: Config) -> Carried:
-    """Return the config fields that the format can hold; see `interchange.carried`."""
+    """Return the allowed values of each config field that a GPT-2 model can hold."""
     return {
         **fields_of_transformers(config.model),
         "model.architecture": ("decoder_only",),

@@ -85,7 +85,7 @@ def read(path: Path, *, positions: Positions = "huggingface") -> portable.Portab
 
 
 def _read_vocabulary(path: Path, hf_config: Record) -> tuple[PairedVocabulary, list[places.Order]]:
-    """Read the vocabulary, and return it with the `Order` of sources and of targets."""
+    """Read the vocabulary, and return it with the file's id of each source and target entry."""
     is_separate = (path / "target_vocab.json").exists()
     names = "vocab.json", "target_vocab.json" if is_separate else "vocab.json"
     sizes = hf_config["vocab_size"], hf_config.get("decoder_vocab_size") or hf_config["vocab_size"]
@@ -196,7 +196,7 @@ sources and targets share one vocabulary. End each list of source subwords with 
 
 
 def carried(config: Config) -> Carried:
-    """Return the config fields that the format can hold; see `interchange.carried`."""
+    """Return the allowed values of each config field that a Marian model can hold."""
     parts = [f"{part}_heads" for part in PARTS]
     return {
         **fields_of_transformers(config.model),

@@ -117,7 +117,7 @@ def read_splitter(path: Path) -> SentencePieceProcessor:
 
 @contextmanager
 def naming_file(file: Path | str) -> Iterator[None]:
-    """Add the name of a vocabulary file to each `ValueError` in the block, as a `UserError`."""
+    """Turn a `ValueError` in the block into a `UserError` that names a vocabulary file."""
     try:
         yield
     except UserError:

@@ -59,7 +59,7 @@ Spellings: TypeAlias = Callable[[str], Iterable[str]]
 
 
 def single_spelling(name: str) -> tuple[str, ...]:
-    """Return the name as the only spelling of an array."""
+    """Return `(name,)`: an array has only one possible name in a file."""
     return (name,)
 
 
@@ -74,7 +74,11 @@ class Tensors:
     def __init__(
         self, file: Path, arrays: Mapping[str, np.ndarray], spellings: Spellings = single_spelling
     ) -> None:
-        """Wrap the arrays of a file, by name."""
+        """Wrap the arrays of a file, by name.
+
+        Args:
+          spellings: returns the possible names of an array.
+        """
         self.file = file
         self._arrays = arrays
         self._unread = set(arrays)
@@ -142,7 +146,7 @@ class Tensors:
         return reorder_rows(self.take(name, entries, *width), order)
 
     def finish(self, constants: Constants) -> None:
-        """Raise a `UserError` if an unread array is unknown, or a constant has wrong values."""
+        """Raise a `UserError` for an unread array, unless it equals a formula in `constants`."""
         for name in sorted(self._unread):
             subject = f"{self.file} has the array {ascii(name)[1:-1]:.80}"
             formulas = next((f for key, f in constants.items() if re.fullmatch(key, name)), ())
@@ -197,19 +201,23 @@ NamePairs: TypeAlias = Iterator[NamePair]
 
 
 def norm_pairs(name: str, hf_name: str) -> NamePairs:
-    """Yield the name pairs of the scale and the bias of a norm."""
+    """Yield the t2t_jax and transformers names of the scale and the bias of a norm."""
     yield NamePair(f"{name}.scale", f"{hf_name}.weight")
     yield NamePair(f"{name}.bias", f"{hf_name}.bias")
 
 
 def linear_pairs(name: str, letter: str, hf_name: str, transposed: bool = True) -> NamePairs:
-    """Yield the name pairs of a projection's matrix and bias: W_Q and b_Q for the letter "Q"."""
+    """Yield both programs' names of a projection's matrix and bias: W_Q and b_Q for letter "Q".
+
+    Args:
+      transposed: whether transformers stores the transposed matrix.
+    """
     yield NamePair(f"{name}.W_{letter}", f"{hf_name}.weight", transposed)
     yield NamePair(f"{name}.b_{letter}", f"{hf_name}.bias")
 
 
 def encoder_decoder_pairs(model: ModelConfig, prefix: str = "") -> NamePairs:
-    """Yield the name pairs of layers and norms in Marian, M2M100, mBART and BART of transformers.
+    """Yield the t2t_jax and transformers names of layers and norms in Marian, M2M100, mBART, BART.
 
     Args:
       prefix: prefix of all names in transformers.
@@ -225,7 +233,7 @@ def encoder_decoder_pairs(model: ModelConfig, prefix: str = "") -> NamePairs:
 
 
 def _layer_pairs(stack: str, layer: int, prefix: str) -> NamePairs:
-    """Yield the name pairs of a layer in the stack "encoder" or "decoder"."""
+    """Yield the t2t_jax and transformers names in a layer of the stack "encoder" or "decoder"."""
     name, hf_name = f"{stack}.layers.{layer}", f"{prefix}{stack}.layers.{layer}"
     cross = {"cross_attention": "encoder_attn"} if stack == "decoder" else {}
     projections = {"Q": "q_proj", "K": "k_proj", "V": "v_proj", "O": "out_proj"}

@@ -109,7 +109,11 @@ def read_encoder_decoder_config(
 ) -> Record:
     """Read config.json of an encoder-decoder, whose two stacks must have equal sizes.
 
-    The arguments are the same as in `read_pretrained_config`.
+    Args:
+      kind: required `model_type`.
+      fields: fields with a counterpart in t2t_jax.
+      types: types of other fields.
+      fixed: the only supported value of some options.
     """
     types = {
         **dict.fromkeys(("decoder_ffn_dim", "vocab_size"), model_files.SIZE),
@@ -138,7 +142,11 @@ def refuse_other_options(file: Path, hf_config: Record, expected: Mapping[str, o
 
 
 def read_tensors(path: Path, spellings: Spellings = single_spelling) -> Tensors:
-    """Read the tensors in a model directory, from one file or from several shards."""
+    """Read the tensors in a model directory, from one file or several shards.
+
+    Args:
+      spellings: returns the possible names of an array.
+    """
     readers = {
         "model.safetensors": lambda file: safetensors_file.read_safetensors(file)[0],
         "pytorch_model.bin": model_files.read_torch_file,
@@ -197,7 +205,7 @@ def hf_fields(model: ModelConfig, fields: Counterparts) -> dict[str, object]:
 
 
 def hf_encoder_decoder_fields(model: ModelConfig, fields: Counterparts) -> dict[str, object]:
-    """Convert the config of an encoder-decoder to `hf_fields` and the sizes of the decoder."""
+    """Return the fields of config.json for an encoder-decoder, with the sizes of its decoder."""
     return {
         "is_encoder_decoder": True,
         **hf_fields(model, fields),

@@ -21,7 +21,7 @@ def write(model: PortableModel, directory: Path, dtype: str = "float32") -> None
 
 
 def write_without_sums(model: PortableModel, directory: Path, dtype: str) -> None:
-    """Write all files except SHA256SUMS, so that the caller can add files before the hashes."""
+    """Write a run without checkpoints and SHA256SUMS, so that the caller can add files."""
     safetensors.write(model, directory, dtype)
     for name, content in model.records.items():
         (directory / name).write_bytes(content)

@@ -113,7 +113,7 @@ class TrainJob:
         return 0
 
     def report_submission(self, path: Path, answer: str) -> None:
-        """Print the client's answer. A subclass may also record the submitted job."""
+        """Print the scheduler's answer. A subclass may also record the submitted job."""
         print(answer)
 
     def title(self, training: LaunchedTraining) -> str:
@@ -121,7 +121,7 @@ class TrainJob:
         return self.name or training.workdir.name
 
     def render(self, training: LaunchedTraining, path: Path, **values: object) -> str:
-        """Fill the job file's template with the flags, common values and `values`."""
+        """Return the text of the job file: its template with flags, common values and `values`."""
         from t2t_jax.workdir import CHECKPOINTS  # imports JAX, which would slow down --help
 
         common = {
@@ -166,8 +166,8 @@ class GpuHosts:
     def script(self, train: str, *, host: str, hosts: str, first: str) -> str:
         """Return the shell script that starts and stops the processes of one host.
 
-        `host`, `hosts` and `first` are shell expressions: the host's index from 0, the number of
-        hosts, and the first host's address.
+        `host`, `hosts` and `first_host` are shell expressions: the host's index from 0, the number
+        of hosts, and the first host's address.
         """
         devices = " ".join(f"'{ids}'" if "," in ids else ids for ids in self.devices)
         values = {"host": host, "hosts": hosts, "first": first, "train": train}
@@ -188,7 +188,6 @@ def check_mesh_fits(
 
     Args:
       hosts: pairs of a possible number of hosts and the devices per host.
-      processes: one item per process of a host.
     """
     from t2t_jax.parallel.mesh import mesh_shape
 
@@ -202,7 +201,7 @@ def check_mesh_fits(
 
 
 def exclusion(template: str, training: LaunchedTraining, fewest: int) -> str:
-    """Return the script lines that exclude hung hosts, or "" for a run in a bucket."""
+    """Return the template's script lines that exclude hung hosts, or "" for a run in a bucket."""
     if isinstance(training.workdir, BucketPath):
         return ""
     hosts = shlex.quote(str(training.workdir.absolute() / EXCLUDED_HOSTS))

@@ -121,7 +121,7 @@ def launch_command(arguments: Sequence[str], program: str = "t2t-jax launch") ->
 
 
 def usage_of_launch(program: str) -> str:
-    """Return the synopsis of the command."""
+    """Return the usage line of `launch`."""
     return f"{program} SCHEDULER [--flag ...] -- train [--flag ...] RUN"
 
 

@@ -159,7 +159,7 @@ class Ssh(job.GpuHosts, job.TrainJob):
         self.check_hosts(training, range(self._fewest, len(self.hosts) + 1))
 
     def text(self, training: job.LaunchedTraining, path: Path) -> str:
-        """Return the script, which also runs on the hosts."""
+        """Return the shell script that trains on all hosts through ssh."""
         train = self.train_command(training)
         options = [word for option in self.options() for word in ("-o", option)]
         return self.render(
@@ -209,7 +209,7 @@ class Tpu(job.TrainJob):
                 raise UserError(f"a TPU slice needs --{name}; see t2t-jax launch tpu --help")
 
     def text(self, training: job.LaunchedTraining, path: Path) -> str:
-        """Return the script."""
+        """Return the shell script that requests a slice and trains on it."""
         options = [f"--{option}" for option in self.options()]
         return self.render(
             training,
@@ -246,7 +246,7 @@ class SkyPilot(job.GpuHosts, job.TrainJob):
         self.check_hosts(training, [self.hosts])
 
     def text(self, training: job.LaunchedTraining, path: Path) -> str:
-        """Return the YAML text of the task."""
+        """Return the YAML text of the SkyPilot task."""
         resources = [("accelerators", json.dumps(f"{self.gpu}:{self.gpus}"))] if self.gpus else []
         resources += map(job.split_option, self.option)
         return self.render(
@@ -263,7 +263,7 @@ class SkyPilot(job.GpuHosts, job.TrainJob):
         )
 
     def command(self, path: Path) -> list[str]:
-        """Return the sky command, without questions and log output."""
+        """Return the sky command that submits the task without questions and log output."""
         return ["sky", "jobs", "launch", "--yes", "--detach-run", str(path)]
 
 

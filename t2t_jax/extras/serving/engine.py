@@ -46,7 +46,7 @@ class Engine:
     def __init__(
         self, translator: Translator, decoding: DecodingConfig, limits: Limits, *, seed: int = 0
     ) -> None:
-        """Start the search."""
+        """Start the search that all requests share."""
         translator.check_translates()
         max_length = min(limits.max_length, decoding.max_source_length)
         self._translator = translator

@@ -103,7 +103,7 @@ class Application:
         return translations[0] if isinstance(fields.q, str) else translations
 
     async def _body(self, request: Request) -> bytes:
-        """Read the body; count its bytes, because the declared length may be wrong."""
+        """Read a request's body; refuse a longer one than allowed, even if it declares less."""
         body = bytearray()
         async for chunk in request.stream():
             body += chunk

@@ -42,12 +42,12 @@ _HASHES = records.schema({"hashes": dict[str, list]})
 
 
 def pair_splits(name: str, config: DataConfig) -> dict[str, Split]:
-    """Return the splits of a sharded corpus of sentence pairs; see `TaskFacts.corpora`."""
+    """Return the splits by name of a corpus of sentence pairs, such as shards:PATTERN."""
     return _shard_splits(name, config, (config.source_language, config.target_language))
 
 
 def document_splits(name: str, config: DataConfig) -> dict[str, Split]:
-    """Return the splits of a sharded corpus of documents; see `TaskFacts.corpora`."""
+    """Return the splits by name of a corpus of documents, such as shards:PATTERN."""
     return _shard_splits(name, config, ())
 
 
@@ -80,7 +80,7 @@ def _shard_splits(name: str, config: DataConfig, languages: tuple[str, ...]) -> 
 
 
 def _patterns(pattern: str, languages: Sequence[str] = ()) -> dict[str, list[str]]:
-    """Return the patterns of each split, also for synonyms such as validation."""
+    """Return each split's path patterns, also for synonyms such as validation."""
     patterns = {}
     for split in SPLITS if "{split}" in pattern else ("train",):
         names = (split, *_SYNONYMS.get(split, ()))
@@ -182,7 +182,7 @@ class ParquetShard(Shard):
     """A Parquet file: two columns hold the sides of pairs, or one column holds documents."""
 
     def texts(self, faults: Faults) -> Iterator[Sides]:
-        """Yield the sides of each pair, or each document. Binary columns are decoded as UTF-8."""
+        """Yield the UTF-8 texts of each pair or document; count unusable rows in `faults`."""
         [path] = self.files
         with needs_extra("shards", str(path)):
             import pyarrow
@@ -203,7 +203,7 @@ class ParquetShard(Shard):
 
 
 def shard_of(path: Path, fields: tuple[str, ...]) -> Shard:
-    """Return the shard of a file of any supported format."""
+    """Return the shard of a file; `fields` names the columns or keys that hold its texts."""
     return (ParquetShard if format_of(path) == ".parquet" else Shard)((path,), fields)
 
 

@@ -48,7 +48,7 @@ _MAKE_AGAIN = "remove it, and the same command makes it again"
 
 
 class PieceRecord(TypedDict):
-    """The JSON statistics of a piece."""
+    """The JSON statistics of a piece, a file of tokenized examples."""
 
     num_examples: records.COUNT
     source_tokens: records.COUNT
@@ -66,14 +66,14 @@ class PieceRecord(TypedDict):
 
 
 def piece_path(folder: Path, shard: int, piece: int) -> Path:
-    """Return the path of a piece, such as FOLDER/00012-3.npy."""
+    """Return the path of a file of tokenized examples, such as FOLDER/00012-3.npy."""
     return folder / f"{shard:05}-{piece}.npy"
 
 
 def write_piece(
     path: Path, tokens: rows.Examples, text: TrainText, config: DataConfig
 ) -> records.Record:
-    """Write token arrays to a piece file, and return the record of the piece."""
+    """Write tokenized examples to a piece file, and return the statistics of the piece."""
     lengths = tokens.source_lengths, tokens.target_lengths
     # A piece is one array, which is mapped into memory: lengths and tokens of about 100,000 pairs.
     arrays = *lengths, tokens.source_tokens, tokens.target_tokens
@@ -99,7 +99,7 @@ def write_piece(
 
 
 def read_piece(content: Integer[np.ndarray, " n"], record: records.Record) -> rows.Examples:
-    """Split the array of a piece file into token arrays, without copies."""
+    """Split the array of a piece file, with the sizes in `record`, into examples without copies."""
     count, sources = record["num_examples"], record["source_tokens"]
     source, target = map(rows.offsets_of, content[: 2 * count].reshape(2, count))
     tokens = content[2 * count :]
@@ -108,7 +108,7 @@ def read_piece(content: Integer[np.ndarray, " n"], record: records.Record) -> ro
 
 @dataclass(frozen=True)
 class PreparedPieces(parts.Parts):
-    """Training examples that are read from the pieces of a folder."""
+    """Training examples in a folder of tokenized files (pieces), which are opened one by one."""
 
     folder: Path
     """The local or bucket directory of the pieces."""
@@ -166,7 +166,7 @@ class PreparedPieces(parts.Parts):
         return self.text.examples(read_piece(array, piece))
 
     def shape(self, shape: rows.BatchShape, max_examples: int) -> rows.BatchShape:
-        """See `Parts.shape`."""
+        """Return the shape of a batch's arrays, with at most `max_examples` examples per row."""
         empty = read_piece(np.zeros(0, np.uint16), {"num_examples": 0, "source_tokens": 0})
         return self.text.examples(empty).shape(shape, max_examples)
 
@@ -175,7 +175,7 @@ class PreparedPieces(parts.Parts):
         return _PACKING_SEED, part
 
     def row_counts(self, form: layout.Form, count: parts.CountRows) -> parts.RowCounts:
-        """Return the number of rows of each piece, and store the counts of packed rows."""
+        """Return the rows of each piece in each batch shape; `count` counts packed rows, once."""
         if not form.packs:
             size = len(form.shapes)
             counts = [[*piece["classes"], *[0] * size][:size] for _, piece in self._pieces]
@@ -203,7 +203,7 @@ class PreparedPieces(parts.Parts):
         return [*map(sum, zip_longest(*counts, fillvalue=0))]
 
     def token_counts(self) -> Int[np.ndarray, " vocab"]:
-        """Return the frequency of each target id in a sample of the pieces."""
+        """Return how often each target id occurs in at most 16 evenly spaced pieces."""
         return np.array(self.record["token_counts"], np.int64)
 
 
@@ -287,7 +287,7 @@ class ShardJob(NamedTuple):
         return record if names <= filenames and record["hashes"] == list(self.hashes) else None
 
     def make(self, text: TrainText, config: DataConfig) -> records.Record:
-        """Tokenize the shard, and write and return its record."""
+        """Tokenize the shard into piece files; write and return its record."""
         faults, skipped, num_read = Faults(), Counter[str](), 0
         pieces: list[records.Record] = []
         for chunks in _groups(self.shard.pairs(faults)):
@@ -326,7 +326,8 @@ def open_shards(
 
     Args:
       hashes: returns the hash of each file of each shard.
-      engine: runs the tokenization jobs.
+      text: makes examples of text.
+      engine: runs the jobs.
     """
     shard_hashes = hashes()
     prefix = splits.digest(_FORMAT, vocabulary.fingerprint, *map(str, text.key), *shards[0].fields)

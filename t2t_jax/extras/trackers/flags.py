@@ -18,14 +18,14 @@ class TrainFlags(TrainingFlags):
     also keeps its earlier trackers. A failing tracker does not stop training."""
 
     def check(self, workdir: Path) -> None:
-        """Refuse unknown trackers, and projects that differ from those of an earlier start."""
+        """Refuse unknown trackers, and projects other than those of an earlier start."""
         from t2t_jax.extras.trackers.follower import read_targets
         from t2t_jax.extras.trackers.tracker import parse_targets
 
         parse_targets(self.track, read_targets(workdir))
 
     def around(self, workdir: Path) -> AbstractContextManager[None]:
-        """Send the log of the run to its trackers within a block."""
+        """Return a context manager that sends the run's log to its trackers."""
         from t2t_jax.extras.trackers.follower import follow
 
         return follow(workdir, self.track)

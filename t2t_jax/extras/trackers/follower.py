@@ -84,7 +84,7 @@ def _start_follower(workdir: Path, target: Target) -> "subprocess.Popen[bytes]":
 
 
 def _stop_all(workdir: Path, processes: Mapping[Target, "subprocess.Popen[bytes]"]) -> None:
-    """Let the processes send the last records for at most 15 seconds or until a signal."""
+    """Wait at most 15 seconds, or until a signal, for the last records; then kill the processes."""
     for process in processes.values():
         assert process.stdin
         with suppress(OSError):  # the process may have ended already
@@ -147,7 +147,7 @@ def send_run(workdir: Path, target: Target, ended: threading.Event) -> int:
 
 @contextmanager
 def _lock_run(workdir: Path, target: Target) -> Iterator[str]:
-    """Lock a run, so that only one process sends it to a tracker, and yield its id there."""
+    """Lock a run, so that only one process sends it to a tracker; yield its id at the tracker."""
     folder = workdir / TRACKERS_FOLDER
     folder.mkdir(exist_ok=True)
     try:
@@ -161,7 +161,7 @@ def _lock_run(workdir: Path, target: Target) -> Iterator[str]:
 
 
 def _final_records(workdir: Path, is_over: bool) -> tuple[list[Record], str | None]:
-    """Return the records of steps that no resumed run repeats, and why training ended."""
+    """Return log records that no resumed run repeats, and why training ended, or None."""
     with redirect_stderr(None):  # the trainer warns of damaged lines itself
         records = run_files.read_log(workdir)
     ends = [str(record.get("text", "")) for record in records if record["of"] == END]
@@ -174,7 +174,7 @@ def _final_records(workdir: Path, is_over: bool) -> tuple[list[Record], str | No
 def _rows(
     records: Sequence[Record], first: int, sent_figures: Container[tuple[str, int]]
 ) -> Iterator[Row]:
-    """Yield records from index `first` on as rows, without figures that were sent before."""
+    """Yield records from index `first` on as rows, without figures (name, step) already sent."""
     for number, record in enumerate(records[first:], first):
         step, figures = record["step"], scalars(record)
         if record["of"] == WARNING:  # trackers plot a warning as a 1 under the name of its rule
@@ -185,7 +185,7 @@ def _rows(
 
 
 def read_targets(workdir: Path) -> dict[Target, str]:
-    """Return the targets of earlier starts of a run, with the run's id at each."""
+    """Return the tracker projects of earlier starts of a run, with the run's id at each."""
     files = [workdir / TRACKERS_FOLDER / f"{name}.json" for name in TRACKERS.all_names]
     remedy = "remove the file to send the run again, under a new id"
     records = [read_object(file, _SCHEMA, remedy) for file in files if file.exists()]

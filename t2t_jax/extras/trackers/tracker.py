@@ -43,7 +43,7 @@ class OpenRun(NamedTuple):
 
 
 def _fields(workdir: Path) -> dict[str, str | int | float | None]:
-    """Return the values of a run's config by dotted path, with other types as texts."""
+    """Return the values of a run's config by dotted path; lists and the like become texts."""
     return {
         path: value if isinstance(value, str | int | float | None) else str(value)
         for path, _, value in walk(read_config(workdir))

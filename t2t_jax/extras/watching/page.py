@@ -28,7 +28,6 @@ class Section:
     """A section of a report: notes, then a table, then plots."""
 
     title: str
-    """The heading of the section."""
     notes: list[str]
     """Paragraphs before the table."""
     header: Row = ()
@@ -49,10 +48,9 @@ class Section:
 
 @dataclass(frozen=True)
 class RunReport:
-    """The report on a run."""
+    """A report on a training run, as sections under a title."""
 
     title: str
-    """The heading of the page."""
     sections: list[Section]
     """The sections from top to bottom."""
 
@@ -94,7 +92,7 @@ def format_cell(value: object) -> str:
 
 
 def format_cells(values: Mapping[str, object]) -> str:
-    """Format config values by name: once if all are equal, else each after its name."""
+    """Format config values: one value if all are equal, else name=value for each."""
     cells = {path.rpartition(".")[2]: format_cell(value) for path, value in values.items()}
     if len(set(cells.values())) == 1:
         return next(iter(cells.values()))

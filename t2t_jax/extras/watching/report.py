@@ -86,7 +86,7 @@ def build_report(
 def health_sections(
     config: Config, log: Sequence[Record], profiles: Sequence[Path]
 ) -> list[Section]:
-    """Return a section with the warnings, early end and profiles of a run, or [] without any."""
+    """Return a section with a run's warnings, early end and profiles; [] if it has none of them."""
     history = History.of(log)
     rows: list[Row] = [(f"{w['step']:,}", w.get("text", "")) for w in history.warnings]
     notes = [f"A profile to open in xprof or Perfetto: {path}" for path in profiles]
@@ -146,7 +146,7 @@ def settings_section(
 
 
 def _changes(experiment: PublishedExperiment, scores: Sequence[Record]) -> Mapping[str, object]:
-    """Return the paper's changes of settings for dev scores; {} if a score is on a test set."""
+    """Return the settings that the paper changes for dev; {} if a score is on a test set."""
     splits = {_split(experiment, score) for score in scores}
     return experiment.changes_on_dev if splits <= {"dev", "train"} else {}
 
@@ -303,7 +303,7 @@ def cost_section(
 def _training(
     config: Config, log: Sequence[Record], sustained_tflops: float | None
 ) -> dict[str, str]:
-    """Return the cost of a run so far, or its planned cost if no step is logged."""
+    """Return table cells by name: the cost of a run so far, or planned if no step is logged."""
     data, steps = config.data, config.training.num_train_steps
     tokens: float = data.target_tokens_per_step
     seconds = estimate = None
@@ -327,7 +327,7 @@ def _training(
 
 
 def _published_training(published: Mapping[str, Any], model: str) -> dict[str, str]:
-    """Return the published training cost of a model of the paper."""
+    """Return table cells by name: the published training cost of a model of the paper."""
     fields = {f"model.{name}": name for name in fields_of("encoder_decoder")}
     settings = {p: v for p, v in published.items() if p in fields and v != paper.UNPUBLISHED}
     network = network_config(**{fields[path]: value for path, value in settings.items()})
@@ -372,7 +372,12 @@ def _figures(
 
 
 def goodput_sections(goodput: Goodput, price: float | None, watts: float | None) -> list[Section]:
-    """Return a section on the time of each phase of a run, and a section on its jobs."""
+    """Return a section on the time of a run's phases, and a section on its jobs.
+
+    Args:
+      price: the price of a device hour, if known.
+      watts: the power of a device, if known.
+    """
     figures = goodput.figures(price, watts)
     rows = [_part_row(BUCKETS[name], values) for name, values in figures["buckets"].items()]
     rows.append(_part_row("in all", figures | {"share": 1.0}))

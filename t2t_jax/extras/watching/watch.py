@@ -44,7 +44,6 @@ class WatchedRun(NamedTuple):
     name: str
     """The name that distinguishes the run from other runs."""
     config: Config
-    """The config of the run."""
     log: Sequence[Record]
     """The records of the log so far."""
     history: History
@@ -264,7 +263,7 @@ _TICKS = 4
 
 
 def _style_of(number: int) -> tuple[str, int]:
-    """Return the marker character and the terminal color of a curve."""
+    """Return the marker character and the terminal color of the curve with this index."""
     return _MARKERS[number % len(_MARKERS)], _COLORS[number % len(_COLORS)]
 
 

@@ -86,10 +86,10 @@ def _html(data: object) -> str:
     return page.replace("/*DATA*/", content)
 
 
-def _attention(maps: AttentionMaps, name: Part) -> dict[str, object]:
-    weights = getattr(maps, name)
+def _attention(maps: AttentionMaps, part: Part) -> dict[str, object]:
+    weights = getattr(maps, part)
     sides = attention_sides((maps.source_words, maps.source), (maps.target_words, maps.target))
-    counts = count_heads(weights, *sides[name], name)
+    counts = count_heads(weights, *sides[part], part)
     return {
         "shape": weights.shape,
         "weights": _bytes(weights),
@@ -105,7 +105,7 @@ def _bytes(values: Float[np.ndarray, "..."]) -> str:
 
 
 def _search(translator: Translator, record: BeamRecord) -> dict[str, object]:
-    """Return the hypotheses of a beam search, each with the index of its parent or -1."""
+    """Return the hypotheses of a beam search as JSON, each with its parent's index or -1."""
     indices = {key: index for index, key in enumerate(record.nodes)}
     last_tokens = [key[-1:] for key in record.nodes]
     pieces = [piece for [piece] in translator.vocabulary.target_pieces(last_tokens)]
@@ -132,19 +132,19 @@ def _search(translator: Translator, record: BeamRecord) -> dict[str, object]:
 
 
 def _input(translator: Translator, text: str) -> dict[str, object]:
-    """Return the encoder input: embeddings, position vectors, and dot products by distance."""
+    """Return a text's embeddings, position vectors and their dot products by distance, as JSON."""
     model = translator.config.model
     [tokens] = translator.encode([text])
-    matrix = translator.params[model.embeddings["source"]]["embedding"]
-    embeddings = np.asarray(matrix)[tokens] * model.embedding_scale
+    embedding_matrix = translator.params[model.embeddings["source"]]["embedding"]
+    embeddings = np.asarray(embedding_matrix)[tokens] * model.embedding_scale
     length = int(min(max(len(tokens), _MIN_DISTANCES), translator.longest_sentence))
-    table = _positions(model, translator.params, length)
-    positions = table[: len(tokens)]
+    position_table = _positions(model, translator.params, length)
+    positions = position_table[: len(tokens)]
     return {
         "embedding": _encoded(embeddings),
         "position": _encoded(positions) if positions.any() else None,
         "kind": model.position.replace("_", " "),
-        "products": np.round(table @ table[0], 4).tolist(),
+        "products": np.round(position_table @ position_table[0], 4).tolist(),
     }
 
 
@@ -154,13 +154,13 @@ def _positions(
     """Return the position vectors of `length` tokens, or zeros if the model adds none."""
     module = PositionEncoding(model, causal=False)
     variables = {"params": params.get("source_position", {})}
-    zeros = jnp.zeros((1, length, model.d_model))
+    zero_embeddings = jnp.zeros((1, length, model.d_model))
     positions = jnp.arange(length)[None]
-    return np.asarray(module.apply(variables, zeros, positions, length))[0]
+    return np.asarray(module.apply(variables, zero_embeddings, positions, length))[0]
 
 
 def _encoded(values: Float[np.ndarray, "t d_model"]) -> dict[str, object]:
-    """Encode values as bytes from 0 (-largest) to 255 (largest), and add `largest`."""
+    """Return values as JSON: bytes from 0 (-largest) to 255 (largest), shape and `largest`."""
     largest = float(np.abs(values).max(initial=1e-9))
     return {
         "shape": values.shape,

@@ -29,7 +29,7 @@ _COLORS = {
 
 
 class _Box(NamedTuple):
-    """A box of the figure, which each layer repeats if `is_layer`."""
+    """A box of the figure; if `is_layer`, it is in the frame of the repeated layer."""
 
     name: str
     content: str
@@ -63,14 +63,14 @@ def architecture(config: Config, vocab_size: int) -> Figure:
 
 def _column(model: ModelConfig, vocab_size: int, params: Parameters, stack: Stack) -> list[_Box]:
     """Return the boxes of a stack from bottom to top."""
-    name = "decoder" if stack.reads_target else "encoder"
+    stack_name = "decoder" if stack.reads_target else "encoder"
     side: Side = "target" if stack.reads_target else "source"
-    kinds = ["self_attention", *(["cross_attention"] if stack.attends_to_source else [])]
+    attention_names = ["self_attention", *(["cross_attention"] if stack.attends_to_source else [])]
     boxes = _inputs(model, vocab_size, params, stack, side)
-    for sublayer in [*kinds, "feed_forward"]:
-        boxes += _sublayer(model, params[name]["layers"], sublayer, stack)
+    for sublayer in [*attention_names, "feed_forward"]:
+        boxes += _sublayer(model, params[stack_name]["layers"], sublayer, stack)
     if model.norm_order == "pre":
-        boxes.append(_Box("norm", _layer_count(params[name]["norm"]), "norm", False))
+        boxes.append(_Box("norm", _layer_count(params[stack_name]["norm"]), "norm", False))
     if stack.reads_target or len(model.stacks) == 1:
         boxes += _outputs(model, vocab_size, params, side)
     return boxes
@@ -80,7 +80,7 @@ def _inputs(
     model: ModelConfig, vocab_size: int, params: Parameters, stack: Stack, side: Side
 ) -> list[_Box]:
     """Return the boxes below the layers: inputs, their embedding and positions."""
-    inputs = "source and target" if stack.reads_source and stack.reads_target else side
+    input_name = "source and target" if stack.reads_source and stack.reads_target else side
     if isinstance(model, ImageEncoderConfig):
         sizes = f"{model.image_size}, {model.image_size}, {model.image_channels}"
         patches = f"{model.num_patches} x {model.patch_values}: "
@@ -90,15 +90,15 @@ def _inputs(
             _Box("class token", _layer_count(params["class_token"]), "embedding", False),
         ]
     else:
-        matrix = model.embeddings[side]
-        rows = model.entries(vocab_size)[matrix]
+        matrix_name = model.embeddings[side]
+        num_rows = model.entries(vocab_size)[matrix_name]
         scale = f" x {model.embedding_scale:.4g}" if model.embedding_scale != 1 else ""
-        is_shared = list(model.embeddings.values()).count(matrix) == 3
+        is_shared = list(model.embeddings.values()).count(matrix_name) == 3
         shared = " (shared)" if is_shared else ""
-        size = f"[{rows:,}, {model.d_model}]"
-        shape = "[b, s + t]" if inputs != side else f"[b, {side[0]}]"
+        size = f"[{num_rows:,}, {model.d_model}]"
+        shape = "[b, s + t]" if input_name != side else f"[b, {side[0]}]"
         boxes = [
-            _Box(f"{inputs} tokens", shape, "text", False),
+            _Box(f"{input_name} tokens", shape, "text", False),
             _Box(f"embedding{shared}{scale}", size, "embedding", False),
         ]
     position, norm = (params.get(f"{side}_{name}") for name in ("position", "embedding_norm"))
@@ -109,8 +109,8 @@ def _inputs(
 
 def _outputs(model: ModelConfig, vocab_size: int, params: Parameters, side: Side) -> list[_Box]:
     """Return the boxes above the layers: output projection and softmax."""
-    matrix, embeddings = model.embeddings["output"], model.embeddings
-    shared = " (shared)" if embeddings.get(side) == matrix else ""
+    matrix_name, embeddings = model.embeddings["output"], model.embeddings
+    shared = " (shared)" if embeddings.get(side) == matrix_name else ""
     axis = f"{side[0]}, " if side in embeddings else ""
     bias = f" + [{vocab_size:,}]" if "output_bias" in params else ""
     size = f"[{model.d_model}, {vocab_size:,}]{bias}"
@@ -122,14 +122,14 @@ def _outputs(model: ModelConfig, vocab_size: int, params: Parameters, side: Side
 
 def _sublayer(model: ModelConfig, layers: Parameters, name: str, stack: Stack) -> list[_Box]:
     if name == "feed_forward":
-        shape = f"{model.d_model} > {model.d_ff} > {model.d_model}, {model.feed_forward}"
+        sizes = f"{model.d_model} > {model.d_ff} > {model.d_model}, {model.feed_forward}"
         title, kind = "feed-forward network", "feed_forward"
     else:
         attention: AttentionConfig = getattr(stack, name)
-        shape = f"h = {attention.num_heads}, d_k = {attention.d_k}, d_v = {attention.d_v}"
+        sizes = f"h = {attention.num_heads}, d_k = {attention.d_k}, d_v = {attention.d_v}"
         masked = "masked " if name == "self_attention" and stack.reads_target else ""
         title, kind = f"{masked}{name.replace('_', '-')}", "attention"
-    box = _Box(title, f"{shape}: {_layer_count(layers[name], stack.num_layers)}", kind)
+    box = _Box(title, f"{sizes}: {_layer_count(layers[name], stack.num_layers)}", kind)
     size = _layer_count(layers[f"{name}_residual"], stack.num_layers)
     if model.norm_order == "pre":
         return [_Box("norm", size, "norm"), box, _Box("add", "", "norm")]
@@ -152,24 +152,24 @@ def _draw(axes: Axes, x: float, boxes: list[_Box], num_layers: int) -> None:
             (x, y), _WIDTH, _HEIGHT, "round,pad=0.04", facecolor=_COLORS[box.kind], edgecolor="0.3"
         )
         axes.add_patch(shape)
-        middle = x + _WIDTH / 2
-        axes.text(middle, y + 0.58, box.name, ha="center", va="center", fontsize=9)
-        axes.text(middle, y + 0.24, box.content, ha="center", va="center", fontsize=7, color="0.25")
+        center = x + _WIDTH / 2
+        axes.text(center, y + 0.58, box.name, ha="center", va="center", fontsize=9)
+        axes.text(center, y + 0.24, box.content, ha="center", va="center", fontsize=7, color="0.25")
         if index:
-            axes.annotate("", (middle, y), (middle, y - _GAP), arrowprops=_ARROW)
-    layer = [index for index, box in enumerate(boxes) if box.is_layer]
-    low, height = layer[0] * _STEP - 0.15, (len(layer) - 1) * _STEP + _HEIGHT + 0.3
-    frame = FancyBboxPatch((x - 0.2, low), _WIDTH + 0.4, height, "round,pad=0.05", fill=False)
+            axes.annotate("", (center, y), (center, y - _GAP), arrowprops=_ARROW)
+    indices = [index for index, box in enumerate(boxes) if box.is_layer]
+    bottom, height = indices[0] * _STEP - 0.15, (len(indices) - 1) * _STEP + _HEIGHT + 0.3
+    frame = FancyBboxPatch((x - 0.2, bottom), _WIDTH + 0.4, height, "round,pad=0.05", fill=False)
     axes.add_patch(frame)
     label_x = x - 0.45 if x == _COLUMNS[0] else x + _WIDTH + 0.9
-    axes.text(label_x, low + height / 2, f"{num_layers} x", ha="right", va="center", fontsize=11)
+    axes.text(label_x, bottom + height / 2, f"{num_layers} x", ha="right", va="center", fontsize=11)
 
 
 def _join(axes: Axes, encoder: list[_Box], decoder: list[_Box]) -> None:
     """Draw the arrow from the encoder output to the cross-attention of the decoder."""
     (index,) = (i for i, box in enumerate(decoder) if box.name == "cross-attention")
     top = len(encoder) * _STEP - _GAP
-    middle, gap = _COLUMNS[0] + _WIDTH / 2, _COLUMNS[1] - 1.2
+    center, bend = _COLUMNS[0] + _WIDTH / 2, _COLUMNS[1] - 1.2
     y = index * _STEP + _HEIGHT / 2
-    axes.plot([middle, middle, gap, gap], [top, top + 0.4, top + 0.4, y], color="0.3")
-    axes.annotate("", (_COLUMNS[1], y), (gap, y), arrowprops=_ARROW)
+    axes.plot([center, center, bend, bend], [top, top + 0.4, top + 0.4, y], color="0.3")
+    axes.annotate("", (_COLUMNS[1], y), (bend, y), arrowprops=_ARROW)

@@ -24,10 +24,10 @@ def softmax_saturation() -> Figure:
     # Queries and keys have variance 1. Without the division, the gradient vanishes as d_k grows.
     figure, (weight_axes, norm_axes) = canvas(9, 3.3, 2)
     for is_scaled, color in ((True, COLORS[0]), (False, COLORS[1])):
-        largest, derivative = np.array([_saturation(d_k, is_scaled) for d_k in _WIDTHS]).T
+        weights, norms = np.array([_saturation(d_k, is_scaled) for d_k in _WIDTHS]).T
         name = "divided by sqrt(d_k)" if is_scaled else "not divided"
-        weight_axes.plot(_WIDTHS, largest, "o-", color=color, label=name)
-        norm_axes.plot(_WIDTHS, derivative, "o-", color=color, label=name)
+        weight_axes.plot(_WIDTHS, weights, "o-", color=color, label=name)
+        norm_axes.plot(_WIDTHS, norms, "o-", color=color, label=name)
     for axes, name in ((weight_axes, "largest weight"), (norm_axes, "norm of the derivative")):
         axes.set(xscale="log", xlabel="d_k", title=f"mean {name}", xticks=_WIDTHS, ylim=(0, None))
         axes.set_xticks(_WIDTHS, [str(width) for width in _WIDTHS])
@@ -37,15 +37,15 @@ def softmax_saturation() -> Figure:
 
 
 def _saturation(d_k: int, is_scaled: bool) -> tuple[float, float]:
-    """Compute the mean largest weight and the mean Frobenius norm of the softmax derivative."""
+    """Return the largest weight and the norm of the softmax derivative, as means over queries."""
     query_rng, key_rng = jax.random.split(random_key(d_k))
     query = jax.random.normal(query_rng, (1, _QUERIES, 1, d_k))
     key = jax.random.normal(key_rng, (1, _KEYS, 1, d_k))
     query = query if is_scaled else query * d_k**0.5  # `attention_weights` divides by it
     weights = attention_weights(query, key)[0, 0]
     # The derivative of the softmax is diag(p) - p p^T, which is 0 if one weight is 1.
-    squares = (weights**2).sum(-1)
-    norm = jnp.sqrt(jnp.maximum(squares - 2 * (weights**3).sum(-1) + squares**2, 0))
+    sums_of_squares = (weights**2).sum(-1)
+    norm = jnp.sqrt(jnp.maximum(sums_of_squares - 2 * (weights**3).sum(-1) + sums_of_squares**2, 0))
     return float(weights.max(-1).mean()), float(norm.mean())
 
 

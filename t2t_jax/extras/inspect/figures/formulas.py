@@ -15,7 +15,7 @@ from t2t_jax.training.schedule import learning_rate, scheduled_rate
 
 
 def waves(d_model: int, length: int = 100) -> Figure:
-    """Plot some columns of the sinusoidal position encodings over 100 positions."""
+    """Plot some columns of the sinusoidal position encodings over `length` positions."""
     table = np.asarray(sinusoidal_positions(length, d_model))
     figure, (axes,) = canvas(8, 3)
     columns = sorted({min(d_model - 1, d_model * part // 64) for part in (0, 4, 8, 16)})
@@ -64,10 +64,10 @@ def schedule(training: TrainingConfig, d_model: int) -> Figure:
     warmup, num_steps = training.warmup_steps, max(training.num_train_steps, 2)
     steps = np.unique(np.linspace(1, num_steps, 500).astype(np.int32))
     figure, (axes,) = canvas(8, 3.5)
-    for length, color in zip((warmup // 2, warmup, 2 * warmup), COLORS, strict=False):
-        rate_of = partial(learning_rate, d_model=d_model, warmup_steps=max(length, 1))
+    for warmup_length, color in zip((warmup // 2, warmup, 2 * warmup), COLORS, strict=False):
+        rate_of = partial(learning_rate, d_model=d_model, warmup_steps=max(warmup_length, 1))
         rates = jax.vmap(rate_of)(jnp.asarray(steps))
-        axes.plot(steps, rates, color=color, label=f"equation 3, warmup {max(length, 1):,}")
+        axes.plot(steps, rates, color=color, label=f"equation 3, warmup {max(warmup_length, 1):,}")
     rates = jax.vmap(partial(scheduled_rate, training, d_model))(jnp.asarray(steps))
     axes.plot(steps, rates, color="black", linestyle=":", label="the run")
     axes.set(xlabel="step", ylabel="learning rate", ylim=(0, None))

@@ -30,19 +30,19 @@ def long_context(config: Config, lengths: Sequence[int] = LENGTHS) -> Figure:
         models an encoder layer.
     """
     depths = (f"model.num_{name}_layers" for name in ("encoder", "decoder"))
-    layer = config.replace({depth: 1 for depth in depths if config.value(depth)})
-    longest = layer.model.longest_sentence
-    lengths = [n for n in lengths if n <= longest] or [int(longest)]
+    layer_config = config.replace({depth: 1 for depth in depths if config.value(depth)})
+    max_length = layer_config.model.longest_sentence
+    lengths = [n for n in lengths if n <= max_length] or [int(max_length)]
     x = np.array(lengths)
-    quadratic, linear = operations(layer, x)
-    weights = 4 * layer.model.num_heads * x**2
-    seconds, temporaries = np.array([_measure(layer, n) for n in lengths]).T
+    square_flops, linear_flops = operations(layer_config, x)
+    weight_bytes = 4 * layer_config.model.num_heads * x**2
+    seconds, temp_bytes = np.array([_measure(layer_config, n) for n in lengths]).T
     figure, (flops_axes, memory_axes, time_axes) = canvas(12, 3.5, 3)
-    flops_axes.plot(x, linear / 1e9, color=COLORS[0], label="projections, feed-forward: n d²")
-    flops_axes.plot(x, quadratic / 1e9, color=COLORS[1], label="scores, weighted values: n² d")
+    flops_axes.plot(x, linear_flops / 1e9, color=COLORS[0], label="projections, feed-forward: n d²")
+    flops_axes.plot(x, square_flops / 1e9, color=COLORS[1], label="scores, weighted values: n² d")
     flops_axes.set(ylabel="GFLOPs", title="by formula")
-    memory_axes.plot(x, weights / 2**20, color=COLORS[1], label="attention weights: 4 h n²")
-    memory_axes.plot(x, temporaries / 2**20, "o", color="black", label="all temporaries, compiled")
+    memory_axes.plot(x, weight_bytes / 2**20, color=COLORS[1], label="attention weights: 4 h n²")
+    memory_axes.plot(x, temp_bytes / 2**20, "o", color="black", label="all temporaries, compiled")
     memory_axes.set(ylabel="MiB", title="memory of one sequence")
     time_axes.plot(x, 1e3 * seconds, "o-", color="black", label="best of 3")
     time_axes.set(ylabel="ms", title=f"measured on {jax.devices()[0].device_kind}")
@@ -52,7 +52,7 @@ def long_context(config: Config, lengths: Sequence[int] = LENGTHS) -> Figure:
         axes.set_xticks([], minor=True)
         axes.legend(fontsize=7)
     name = "encoder" if hasattr(config.model, "num_encoder_layers") else "decoder"
-    figure.suptitle(f"One {name} layer, d_model = {layer.model.d_model} (section 4)")
+    figure.suptitle(f"One {name} layer, d_model = {layer_config.model.d_model} (section 4)")
     return figure
 
 
@@ -64,13 +64,13 @@ def operations(config: Config, n: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
       parameters, which grow with n.
     """
     model = config.model
-    weights = model.attention.memory_parameters + model.attention.query_parameters
-    weights += model.feed_forward_weights
-    return 2.0 * model.attention.multiply_adds_per_pair * n**2, 2.0 * weights * n
+    num_weights = model.attention.memory_parameters + model.attention.query_parameters
+    num_weights += model.feed_forward_weights
+    return 2.0 * model.attention.multiply_adds_per_pair * n**2, 2.0 * num_weights * n
 
 
 def _measure(config: Config, length: int) -> tuple[float, float]:
-    """Measure the seconds and the temporary bytes (or NaN) of one compiled layer."""
+    """Measure the seconds and temporary bytes (or NaN) of a compiled layer over `length` tokens."""
     model = make_model(config, _VOCAB_SIZE, None)
     params = init_parameters(model, jax.random.key(0))
     row = one_a_row(jnp.full((1, length), _VOCAB_SIZE - 1, jnp.int32))
@@ -83,10 +83,10 @@ def _measure(config: Config, length: int) -> tuple[float, float]:
         method = partial(model.apply, method="decoded")
     compiled = jax.jit(method).lower({"params": params}, inputs).compile()
     memory = compiled.memory_analysis()
-    times = []
+    run_seconds = []
     for _ in range(_REPEATS + 1):
         start = time.perf_counter()
         jax.block_until_ready(compiled({"params": params}, inputs))
-        times.append(time.perf_counter() - start)
+        run_seconds.append(time.perf_counter() - start)
     # The first run is a warmup.
-    return min(times[1:]), math.nan if memory is None else memory.temp_size_in_bytes
+    return min(run_seconds[1:]), math.nan if memory is None else memory.temp_size_in_bytes

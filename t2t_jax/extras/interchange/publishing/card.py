@@ -185,7 +185,7 @@ def _data(config: Config, workdir: Path) -> str:
 
 
 def _hardware(workdir: Path) -> str:
-    """List the dates, devices and durations of a run's jobs, without host names."""
+    """Return a list of a run's jobs in Markdown: dates, devices and durations, no host names."""
     goodput = read_goodput(workdir)
     if goodput is None:
         return "The hardware and the duration of training are not recorded."
@@ -200,7 +200,7 @@ def _hardware(workdir: Path) -> str:
 
 
 def _scored(scores: Sequence[Record]) -> str:
-    """List the command, date and hardware of each recorded score."""
+    """Return a list in Markdown: the command, date and hardware of each recorded score."""
     return "\n".join(
         f"- {scored_test_set(score)}: `t2t-jax evaluate RUN --split {score.get('split')}`, "
         f"{score['date']}, {score.get('hardware', 'hardware not recorded')}"

@@ -84,7 +84,7 @@ class Entries(NamedTuple):
 
 
 def unused(number: int) -> str:
-    """Return the name of an id that the model's matrices have and its vocabulary lacks."""
+    """Return the placeholder for an id without an entry in the vocabulary: <unused NUMBER>."""
     return f"<unused {number}>"
 
 

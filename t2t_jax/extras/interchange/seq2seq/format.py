@@ -95,7 +95,7 @@ class Seq2SeqFormat:
         }
 
     def carried(self, config: Config) -> Carried:
-        """Return the config fields that the format can store, each with its possible values."""
+        """Return the allowed values of each config field that the format can hold."""
         return {
             **fields_of_transformers(config.model),
             **SEARCH,

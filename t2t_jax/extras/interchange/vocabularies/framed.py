@@ -79,17 +79,17 @@ class FramedVocabulary(Vocabulary):
 
     @property
     def source_size(self) -> int:
-        """See `Vocabulary.source_size`."""
+        """Return the number of source ids."""
         return self.text.source_size
 
     @property
     def unk_id(self) -> int:
-        """See `Vocabulary.unk_id`."""
+        """Return the id of text that has no entry."""
         return self.text.unk_id
 
     @property
     def protected_tokens(self) -> frozenset[str]:
-        """See `Vocabulary.protected_tokens`."""
+        """Return the strings that always are one token."""
         return self.text.protected_tokens
 
     @property
@@ -99,12 +99,12 @@ class FramedVocabulary(Vocabulary):
 
     @cached_property
     def source_frame(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """See `Vocabulary.source_frame`."""
+        """Return the ids before and after a source's subwords."""
         return self._frame("source_before", 0), self._frame("source_after", 0)
 
     @cached_property
     def target_begin(self) -> tuple[int, ...]:
-        """See `Vocabulary.target_begin`."""
+        """Return the ids before a target's subwords, such as a language tag."""
         return self._frame("target_before", 1)
 
     @property
@@ -118,7 +118,7 @@ class FramedVocabulary(Vocabulary):
         return tuple(self._content["pair"])
 
     def between(self, source: str, target: str) -> "Vocabulary":
-        """See `Vocabulary.between`."""
+        """Return the vocabulary for other language codes."""
         if not self.marks:
             return super().between(source, target)
         pair = [language_code(name, self.marked_languages) for name in (source, target)]
@@ -139,39 +139,39 @@ class FramedVocabulary(Vocabulary):
 
     @property
     def speller(self) -> Vocabulary:
-        """Return the vocabulary that spells the ids of every language pair."""
+        """Return the same vocabulary for all language pairs: the cache key of spellings."""
         return self if self._speller is None else self._speller
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
-        """Return the ids of each source, with its tags; see `Vocabulary.encode`."""
+        """Return the ids of each source, with its tags and `EOS_ID`."""
         before, after = self.source_frame
         rows = self.text.encode(lines)
         # Each row ends with EOS_ID, which `after` includes. An empty line gets no tags.
         return [[*before, *row[:-1], *after] if len(row) > 1 else row for row in rows]
 
     def encode_targets(self, lines: Sequence[str]) -> list[list[int]]:
-        """Return the ids of each target, with its tags; see `Vocabulary.encode_targets`."""
+        """Return the ids of each target, with its tags and `EOS_ID`."""
         before, rows = self.target_begin, self.text.encode_targets(lines)
         return [[*before, *row] if len(row) > 1 else row for row in rows]
 
     def pieces(self, ids: Rows) -> list[list[str]]:
-        """See `Vocabulary.pieces`."""
+        """Return each source id's subword, row by row."""
         return self.text.pieces(ids)
 
     def target_pieces(self, ids: Rows) -> list[list[str]]:
-        """See `Vocabulary.target_pieces`."""
+        """Return each target id's subword, row by row."""
         return self.text.target_pieces(ids)
 
     def spelling(self, token: int) -> bytes:
-        """See `Vocabulary.spelling`; a tag adds no bytes."""
+        """Return the bytes that a target id spells; a tag spells none."""
         return b"" if token in self._silent else self.text.spelling(token)
 
     def source_spelling(self, token: int) -> bytes:
-        """See `Vocabulary.source_spelling`; a tag has no bytes."""
+        """Return the bytes that a source id spells; a tag spells none."""
         return b"" if token in self._silent else self.text.source_spelling(token)
 
     def decode(self, ids: Rows) -> list[str]:
-        """Return the text of each row, without tags; see `Vocabulary.decode`."""
+        """Return the text of each row of target ids, without tags."""
         return self.text.decode(before_end(ids, dropped_ids=tuple(self._silent)))
 
     def _frame(self, name: str, side: int) -> tuple[int, ...]:
@@ -217,7 +217,7 @@ def framed_vocabulary(
       silent: the ids of entries without text.
       languages: the tag id of each language code.
       pair: the source and target language codes.
-      first: the original ids of the first entries.
+      first: the ids that the first entries had in the imported model.
 
     Raises:
       ValueError: the arguments do not fit together.

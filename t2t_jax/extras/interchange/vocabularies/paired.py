@@ -61,7 +61,7 @@ class PairedVocabulary(Vocabulary):
 
     @property
     def source_size(self) -> int:
-        """See `Vocabulary.source_size`."""
+        """Return the number of source ids."""
         return len(self._pieces[0])
 
     @property
@@ -75,7 +75,7 @@ class PairedVocabulary(Vocabulary):
         return dict(zip(("source.spm", "target.spm"), self._models, strict=True))
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
-        """See `Vocabulary.encode`."""
+        """Return the subword ids of each source, then `EOS_ID`."""
         tags = [self._tag(line) for line in lines]
         texts = [line[len(tag) :] for line, tag in zip(lines, tags, strict=True)]
         rows = self._encoded(0, texts)
@@ -85,23 +85,23 @@ class PairedVocabulary(Vocabulary):
         ]
 
     def encode_targets(self, lines: Sequence[str]) -> list[list[int]]:
-        """See `Vocabulary.encode_targets`."""
+        """Return the subword ids of each target, then `EOS_ID`."""
         return self._encoded(1, lines)
 
     def pieces(self, ids: Rows) -> list[list[str]]:
-        """See `Vocabulary.pieces`."""
+        """Return each source id's subword, row by row."""
         return [[self._pieces[0][token] for token in row] for row in ids]
 
     def target_pieces(self, ids: Rows) -> list[list[str]]:
-        """See `Vocabulary.target_pieces`."""
+        """Return each target id's subword, row by row."""
         return [[self._pieces[1][token] for token in row] for row in ids]
 
     def spelling(self, token: int) -> bytes:
-        """See `Vocabulary.spelling`."""
+        """Return the bytes that a target id spells."""
         return self._spelling(1, token)
 
     def source_spelling(self, token: int) -> bytes:
-        """See `Vocabulary.source_spelling`."""
+        """Return the bytes that a source id spells."""
         return self._spelling(0, token)
 
     def _spelling(self, side: int, token: int) -> bytes:
@@ -111,7 +111,7 @@ class PairedVocabulary(Vocabulary):
         return spelling_of(splitter, splitter.piece_to_id(self._pieces[side][token]))
 
     def decode(self, ids: Rows) -> list[str]:
-        """See `Vocabulary.decode`."""
+        """Return the text of each row of target ids."""
         rows = self.target_pieces(before_end(ids, dropped_ids=(PAD_ID,)))
         return [text.strip() for text in in_threads(self._splitters[1].decode_pieces, rows)]
 

@@ -20,7 +20,7 @@ _UNKNOWN_TEXT = "\u0378 a \U000e0fff"
 
 
 class PretrainedVocabulary(Vocabulary):
-    """A tokenizer of the library tokenizers, and the model's order of entries."""
+    """A tokenizer of Hugging Face's library tokenizers, whose entries get new ids."""
 
     def __init__(self, serialized: bytes) -> None:
         """Parse the bytes of a vocabulary that `pretrained_vocabulary` made.
@@ -64,7 +64,7 @@ class PretrainedVocabulary(Vocabulary):
         return frozenset(token.content for token in added)
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
-        """See `Vocabulary.encode`."""
+        """Return the subword ids of each line, then `EOS_ID`."""
         rows = self._tokenizer.encode_batch(list(lines), add_special_tokens=False)
         return [[*(self._ids.get(n, self._unknown) for n in row.ids), EOS_ID] for row in rows]
 
@@ -73,7 +73,7 @@ class PretrainedVocabulary(Vocabulary):
         return [[self._piece(int(token)) for token in row] for row in ids]
 
     def spelling(self, token: int) -> bytes:
-        """See `Vocabulary.spelling`."""
+        """Return the bytes that an id spells."""
         piece = self._piece(token)
         if token in (PAD_ID, EOS_ID, BOS_ID) or piece in self.protected_tokens:
             return b""
@@ -82,7 +82,7 @@ class PretrainedVocabulary(Vocabulary):
         return piece.replace(_SPACE, " ").encode()
 
     def decode(self, ids: Rows) -> list[str]:
-        """See `Vocabulary.decode`."""
+        """Return the text of each row of ids."""
         rows = before_end(ids, dropped_ids=(PAD_ID, BOS_ID))
         file_rows = [[self.order[token] for token in row] for row in rows]
         texts: list[str] = self._tokenizer.decode_batch(file_rows, skip_special_tokens=True)
@@ -94,7 +94,7 @@ class PretrainedVocabulary(Vocabulary):
 
 
 def _byte_characters() -> dict[str, int]:
-    """Return the byte for each character of byte-level BPE (Radford et al. 2019, section 2.2)."""
+    """Return the byte of each character of byte-level BPE (Radford et al. 2019, section 2.2)."""
     # Bytes that are visible Latin-1 characters stand for themselves. The other bytes are written
     # as the characters from U+0100 on.
     visible_bytes = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
