@@ -38,12 +38,12 @@ def refuse_other_models(name: str, form: Any, model: PortableModel) -> None:
         is_read = leaf.metadata.get("read_where", lambda _: True)(getattr(model.config, section))
         if section not in _SECTIONS or section in carried or not is_read:
             continue
-        values = carried.get(path, (leaf.default,) if leaf.metadata.get("exported", True) else ANY)
-        if values is not ANY and value not in values:
-            faults.append(f"{path}={quote(value)} in place of {' or '.join(map(repr, values))}")
+        allowed = carried.get(path, (leaf.default,) if leaf.metadata.get("exported", True) else ANY)
+        if allowed is not ANY and value not in allowed:
+            faults.append(f"{path}={quote(value)} in place of {' or '.join(map(repr, allowed))}")
     if not isinstance(model.vocabulary, form.VOCABULARIES):
-        kinds = " or ".join(kind.__name__ for kind in form.VOCABULARIES)
-        faults.append(f"a {type(model.vocabulary).__name__} in place of a {kinds}")
+        class_names = " or ".join(kind.__name__ for kind in form.VOCABULARIES)
+        faults.append(f"a {type(model.vocabulary).__name__} in place of a {class_names}")
     if faults:
         raise UserError(
             f"{name} cannot hold this model, which has {' and '.join(faults)}; export it with "
@@ -68,14 +68,14 @@ SEARCH: Carried = {
 def fields_of_transformers(model: ModelConfig) -> Carried:
     """Return the model fields that every model class of Hugging Face transformers can hold."""
     # transformers fixes the head width and ties the target embedding to the output projection.
-    width, heads = (None, model.d_model / model.num_heads), (None, model.num_heads)
-    sizes = "d_model", "num_heads", "d_ff", "num_encoder_layers", "num_decoder_layers"
+    widths, head_counts = (None, model.d_model / model.num_heads), (None, model.num_heads)
+    size_fields = "d_model", "num_heads", "d_ff", "num_encoder_layers", "num_decoder_layers"
     is_shared = len(set(model.embeddings.values())) == 1
     return {
-        **any_value("model", *sizes, "norm_epsilon", "share_embeddings", "scale_embeddings"),
-        **dict.fromkeys(("model.d_k", "model.d_v"), width),
-        "model.num_kv_heads": heads,
-        **{f"model.{part}_heads": heads for part in PARTS},
+        **any_value("model", *size_fields, "norm_epsilon", "share_embeddings", "scale_embeddings"),
+        **dict.fromkeys(("model.d_k", "model.d_v"), widths),
+        "model.num_kv_heads": head_counts,
+        **{f"model.{part}_heads": head_counts for part in PARTS},
         "model.feed_forward": tuple(ACTIVATIONS),
         "model.share_target_embedding": ANY if is_shared else (True,),
     }

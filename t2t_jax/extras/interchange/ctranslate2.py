@@ -125,18 +125,18 @@ def write(model: PortableModel, directory: Path, dtype: str) -> None:
 def _decoding_options(model: PortableModel) -> dict[str, object]:
     """Convert the decoding config to keyword arguments of CTranslate2's `translate_batch`."""
     decoding = model.config.decoding
-    (forbidden,) = model.vocabulary.target_pieces([decoding.forbidden_ids])
-    samples = decoding.temperature > 0
+    (forbidden_pieces,) = model.vocabulary.target_pieces([decoding.forbidden_ids])
+    is_sampled = decoding.temperature > 0
     options: dict[str, object] = {
-        "beam_size": 1 if samples else decoding.beam_size,
+        "beam_size": 1 if is_sampled else decoding.beam_size,
         "length_penalty": decoding.length_penalty,
         "min_decoding_length": decoding.min_length,
     }
     if decoding.no_repeat_ngram_size:
         options["no_repeat_ngram_size"] = decoding.no_repeat_ngram_size
-    if forbidden:
-        options["suppress_sequences"] = [[piece] for piece in forbidden]
-    if samples:
+    if forbidden_pieces:
+        options["suppress_sequences"] = [[piece] for piece in forbidden_pieces]
+    if is_sampled:
         options |= {"sampling_temperature": decoding.temperature, "sampling_topk": decoding.top_k}
         options["sampling_topp"] = decoding.top_p
     return options
@@ -180,15 +180,15 @@ def _stack_specification(model: ModelConfig, stack: Stack) -> Any:
         spec_class = transformer_spec.TransformerDecoderSpec
     options: dict[str, Any] = {}
     if model.position == "rotary":
-        base = model.rotary_base
+        rotary_base = model.rotary_base
         # NTK scaling enlarges the base; see `functional.position.rotary_frequencies`.
         if model.rotary_scaling == "ntk":
-            base *= model.rotary_scale ** (model.key_size / max(model.key_size - 2, 1))
-        options = {"rotary_dim": 0, "rotary_base": base}
+            rotary_base *= model.rotary_scale ** (model.key_size / max(model.key_size - 2, 1))
+        options = {"rotary_dim": 0, "rotary_base": rotary_base}
         if model.rotary_scaling == "linear" and model.rotary_scale != 1:
             options["rotary_scaling_type"] = attention_spec.RotaryScalingType.Linear
             options["rotary_scaling_factor"] = model.rotary_scale
-    groups = model.attention.groups
+    num_kv_heads = model.attention.groups
     spec = spec_class(
         stack.num_layers,
         model.num_heads,
@@ -198,7 +198,7 @@ def _stack_specification(model: ModelConfig, stack: Stack) -> Any:
         relative_attention_bias=model.position in ("alibi", "relative_bias"),
         ffn_glu=model.is_gated,
         rms_norm=model.norm == "rms",
-        num_heads_kv=groups if groups != model.num_heads else None,
+        num_heads_kv=num_kv_heads if num_kv_heads != model.num_heads else None,
         head_dim=model.key_size if model.key_size * model.num_heads != model.d_model else None,
         **options,
     )
@@ -208,11 +208,11 @@ def _stack_specification(model: ModelConfig, stack: Stack) -> Any:
 
 def _fill_stack(spec: Any, tree: _Tree, name: str, side: str, model: ModelConfig) -> None:
     """Copy the stack `name`, which reads `side`, to the CTranslate2 specification `spec`."""
-    biases = _distance_biases(model, tree, side)
+    bias_options = _distance_biases(model, tree, side)
     for index, layer in enumerate(spec.layer):
         params = tree[name]["layers"][str(index)]
         _fill_attention(layer.self_attention, params["self_attention"], model, "QKV", "O")
-        for option, value in biases.items():
+        for option, value in bias_options.items():
             setattr(layer.self_attention, option, value)
         if hasattr(layer, "attention"):
             _fill_attention(layer.attention, params["cross_attention"], model, "Q", "KV", "O")

@@ -146,11 +146,11 @@ def write_model(
     writer, dtypes = implementation(name), FORMATS[name].dtypes
     refuse_other_models(name, writer, model)
     check_directory_name(directory)
-    with writing_directory(directory) as partial:
+    with writing_directory(directory) as new_directory:
         options = {"dtype": dtype or dtypes[0]} if len(dtypes) > 1 else {}
-        writer.write(model, partial, **options)
+        writer.write(model, new_directory, **options)
         if PROVENANCE in model.records:
-            (partial / PROVENANCE).write_bytes(model.records[PROVENANCE])
+            (new_directory / PROVENANCE).write_bytes(model.records[PROVENANCE])
 
 
 def read_model(name: str, path: Path, **options: Any) -> "PortableModel":

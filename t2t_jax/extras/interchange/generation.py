@@ -69,22 +69,22 @@ def with_hf_search(
     model: PortableModel,
     path: Path,
     hf_config: Record,
-    order: Sequence[int],
+    hf_ids: Sequence[int],
     caller_settings: Collection[str] = (),
 ) -> PortableModel:
     """Return an imported model with the decoding settings in its transformers files.
 
     Args:
       hf_config: fields of config.json.
-      order: transformers id of each vocabulary entry, by t2t_jax id.
+      hf_ids: transformers id of each vocabulary entry, by t2t_jax id.
       caller_settings: names of settings that the caller imports.
     """
     is_separate = (path / FILE).exists()
     file = path / (FILE if is_separate else "config.json")  # as transformers does
     record = read_json(file, _GENERATION)
-    non_null = {name: record[name] for name in _DEFAULTS if record.get(name) is not None}
-    settings = {**_DEFAULTS, **non_null}
-    ids = {int(hf_id): our_id for our_id, hf_id in enumerate(order)}
+    stated = {name: record[name] for name in _DEFAULTS if record.get(name) is not None}
+    settings = {**_DEFAULTS, **stated}
+    ids = {int(hf_id): our_id for our_id, hf_id in enumerate(hf_ids)}
     fields = _decoding_fields(settings, ids, hf_config["pad_token_id"], file)
     # config.json also has fields of the network, so check only the names that we know there.
     names = record.keys() - _DEFAULTS.keys() - _HARMLESS if is_separate else _UNSUPPORTED.keys()
@@ -103,14 +103,14 @@ def with_hf_search(
 
 
 def _decoding_fields(
-    settings: Record, ids: Mapping[int, int], padding: int, file: Path
+    settings: Record, ids: Mapping[int, int], padding_id: int, file: Path
 ) -> dict[str, Any]:
     """Convert settings of transformers to the config fields `decoding.*`.
 
     Args:
       settings: a value for each name in `_DEFAULTS`.
       ids: t2t_jax id of each vocabulary entry, by transformers id.
-      padding: transformers id of padding.
+      padding_id: transformers id of padding.
     """
     min_length, max_length = settings["min_new_tokens"], settings["max_new_tokens"]
     # `min_length` and `max_length` of transformers also count the start token.
@@ -124,7 +124,7 @@ def _decoding_fields(
         "length_penalty": float(max(0, settings["length_penalty"])),
         "min_length": min_length,
         "no_repeat_ngram_size": settings["no_repeat_ngram_size"],
-        "forbidden_ids": _forbidden_ids(settings, padding, ids, file),
+        "forbidden_ids": _forbidden_ids(settings, padding_id, ids, file),
     }
     if max_length is not None:
         fields["max_extra_length"] = max_length
@@ -135,26 +135,26 @@ def _decoding_fields(
 
 
 def _forbidden_ids(
-    settings: Record, padding: int, ids: Mapping[int, int], file: Path
+    settings: Record, padding_id: int, ids: Mapping[int, int], file: Path
 ) -> tuple[int, ...]:
     """Return the t2t_jax ids of tokens that no output may contain.
 
     Args:
       settings: a value for each name in `_DEFAULTS`.
-      padding: transformers id of padding.
+      padding_id: transformers id of padding.
       ids: t2t_jax id of each vocabulary entry, by transformers id.
     """
     # Without `bad_words_ids`, transformers forbids padding.
-    words = [[padding]] if settings["bad_words_ids"] is None else settings["bad_words_ids"]
-    words = [*words, *([token] for token in settings["suppress_tokens"] or [])]
-    for word in words:
-        if not all(hf_id in ids for hf_id in word):
+    sequences = [[padding_id]] if settings["bad_words_ids"] is None else settings["bad_words_ids"]
+    sequences = [*sequences, *([token] for token in settings["suppress_tokens"] or [])]
+    for sequence in sequences:
+        if not all(hf_id in ids for hf_id in sequence):
             raise UserError(
-                f"{file} has {word!r:.60} in bad_words_ids or suppress_tokens, which is not a "
+                f"{file} has {sequence!r:.60} in bad_words_ids or suppress_tokens, which is not a "
                 f"list of ids from 0 to {len(ids) - 1}"
             )
-    forbidden = dict.fromkeys(ids[word[0]] for word in words if len(word) == 1)
-    return tuple(token for token in forbidden if token != EOS_ID)
+    forbidden_ids = dict.fromkeys(ids[sequence[0]] for sequence in sequences if len(sequence) == 1)
+    return tuple(token for token in forbidden_ids if token != EOS_ID)
 
 
 def _lost_settings(
@@ -168,13 +168,13 @@ def _lost_settings(
       names: names of other settings that may change the output.
       hf_config: fields of config.json.
     """
-    beams, alpha = settings["num_beams"], settings["length_penalty"]
+    num_beams, alpha = settings["num_beams"], settings["length_penalty"]
     is_stop_supported = settings["early_stopping"] in (False, "never" if alpha == 0 else False)
     constraints = settings["no_repeat_ngram_size"], settings["min_new_tokens"]
     is_lost = {
         "length_penalty": alpha < 0,
-        "early_stopping": beams > 1 and not is_stop_supported,
-        "do_sample": beams > 1 and settings["do_sample"],
+        "early_stopping": num_beams > 1 and not is_stop_supported,
+        "do_sample": num_beams > 1 and settings["do_sample"],
         "bad_words_ids": any(len(word) > 1 for word in settings["bad_words_ids"] or []),
         "suppress_tokens": hf_config["eos_token_id"] in (settings["suppress_tokens"] or []),
         "renormalize_logits": settings["renormalize_logits"]
@@ -189,48 +189,48 @@ def _lost_settings(
 
 
 def write_search(
-    directory: Path, config: Config, special: Mapping[str, int | None], order: Order
+    directory: Path, config: Config, special_settings: Mapping[str, int | None], hf_ids: Order
 ) -> None:
     """Write generation_config.json with the decoding settings of a config.
 
     Args:
-      special: settings from `special_ids`.
-      order: transformers id of each vocabulary entry, by t2t_jax id.
+      special_settings: settings from `special_ids`.
+      hf_ids: transformers id of each vocabulary entry, by t2t_jax id.
     """
     decoding = config.decoding
-    samples = decoding.temperature > 0
-    forbidden = order[list(decoding.forbidden_ids)].tolist()
+    is_sampled = decoding.temperature > 0
+    forbidden_ids = hf_ids[list(decoding.forbidden_ids)].tolist()
     settings = {
-        "num_beams": 1 if samples else decoding.beam_size,
+        "num_beams": 1 if is_sampled else decoding.beam_size,
         "length_penalty": decoding.length_penalty,
         "max_length": _max_target_length(config),
         "min_new_tokens": decoding.min_length or None,
         "no_repeat_ngram_size": decoding.no_repeat_ngram_size,
-        "bad_words_ids": [[token] for token in forbidden] or None,
-        "do_sample": samples,
+        "bad_words_ids": [[token] for token in forbidden_ids] or None,
+        "do_sample": is_sampled,
     }
-    if samples:
+    if is_sampled:
         settings |= {name: getattr(decoding, name) for name in ("temperature", "top_k", "top_p")}
-    write_json(directory / FILE, {**settings, **special})
+    write_json(directory / FILE, {**settings, **special_settings})
 
 
 def special_ids(
-    model: ModelConfig, order: Order, begin: int | None = None
+    model: ModelConfig, to_hf: Order, bos_id: int | None = None
 ) -> dict[str, int | None]:
     """Return the settings of transformers for special tokens.
 
     Args:
-      order: transformers id of each vocabulary entry, by t2t_jax id.
-      begin: t2t_jax id of the beginning-of-sentence token; None is the start token of targets.
+      to_hf: transformers id of each vocabulary entry, by t2t_jax id.
+      bos_id: t2t_jax id of the beginning-of-sentence token; None is the start token of targets.
     """
     start = start_id(model)
     ids = {
         "pad_token_id": PAD_ID,
         "eos_token_id": EOS_ID,
-        "bos_token_id": start if begin is None else begin,
+        "bos_token_id": start if bos_id is None else bos_id,
         "decoder_start_token_id": start,
     }
-    return {**{name: int(order[token]) for name, token in ids.items()}, "forced_eos_token_id": None}
+    return {**{name: int(to_hf[token]) for name, token in ids.items()}, "forced_eos_token_id": None}
 
 
 def num_positions(config: Config) -> int:

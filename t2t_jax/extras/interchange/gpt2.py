@@ -74,13 +74,13 @@ def _name_pairs(model: ModelConfig) -> Iterator[places.NamePair]:
     yield places.NamePair("target_position", "transformer.wpe.weight")
     for layer in range(model.stacks[0].num_layers):
         prefix, hf_prefix = f"decoder.layers.{layer}", f"transformer.h.{layer}"
-        attention, network = f"{prefix}.self_attention", f"{prefix}.feed_forward"
+        attention, feed_forward = f"{prefix}.self_attention", f"{prefix}.feed_forward"
         # The `Conv1D` layers of GPT-2 store [in, out], as t2t_jax does.
         yield from places.linear_pairs(attention, "O", f"{hf_prefix}.attn.c_proj", False)
         yield from places.norm_pairs(f"{attention}.norm", f"{hf_prefix}.ln_1")
-        yield from places.linear_pairs(network, "1", f"{hf_prefix}.mlp.c_fc", False)
-        yield from places.linear_pairs(network, "2", f"{hf_prefix}.mlp.c_proj", False)
-        yield from places.norm_pairs(f"{network}.norm", f"{hf_prefix}.ln_2")
+        yield from places.linear_pairs(feed_forward, "1", f"{hf_prefix}.mlp.c_fc", False)
+        yield from places.linear_pairs(feed_forward, "2", f"{hf_prefix}.mlp.c_proj", False)
+        yield from places.norm_pairs(f"{feed_forward}.norm", f"{hf_prefix}.ln_2")
     yield from places.norm_pairs("decoder.norm", "transformer.ln_f")
 
 
@@ -105,22 +105,22 @@ def _read_vocabulary(path: Path, hf_config: Record) -> PretrainedVocabulary:
       hf_config: fields of config.json.
     """
     file, size = path / "tokenizer.json", hf_config["vocab_size"]
-    end = hf_config.get("eos_token_id")
+    eos_id = hf_config.get("eos_token_id")
     if not file.exists():
         raise UserError(
             f"{file} is missing; create it with transformers: "
             f"AutoTokenizer.from_pretrained({str(path)!r}).save_pretrained({str(path)!r})"
         )
     ids, _ = model_files.read_tokenizer(file)
-    if end is None or end not in ids.values():
+    if eos_id is None or eos_id not in ids.values():
         raise UserError(f"{file} has no end-of-text token; set eos_token_id in config.json")
-    _, order = places.new_order(model_files.pieces_by_id(file, ids, size), [places.NONE, end])
+    _, file_ids = places.new_order(model_files.pieces_by_id(file, ids, size), [places.NONE, eos_id])
     with model_files.naming_file(file):
-        return pretrained_vocabulary(model_files.read_text(file), order.tolist(), unknown=1)
+        return pretrained_vocabulary(model_files.read_text(file), file_ids.tolist(), unknown=1)
 
 
 def _convert_config(path: Path, hf_config: Record, vocabulary: Vocabulary) -> Config:
-    length = hf_config["n_positions"]
+    num_positions = hf_config["n_positions"]
     steps = "data.source_tokens_per_step", "data.target_tokens_per_step"
     changes = {
         "model.architecture": "decoder_only",
@@ -133,8 +133,8 @@ def _convert_config(path: Path, hf_config: Record, vocabulary: Vocabulary) -> Co
         "model.start_token": "end",
         "data.task": "language_modelling",
         "data.vocab_size": len(vocabulary),
-        "data.max_length": length,
-        **dict.fromkeys(steps, max(25_000, length + 8)),
+        "data.max_length": num_positions,
+        **dict.fromkeys(steps, max(25_000, num_positions + 8)),
         "training.label_smoothing": 0.0,
         "training.freeze": ("output_bias",),
     }
@@ -144,9 +144,9 @@ def _convert_config(path: Path, hf_config: Record, vocabulary: Vocabulary) -> Co
 def _import_arrays(
     tensors: places.Tensors, model: ModelConfig, vocabulary: PretrainedVocabulary
 ) -> places.NamedArrays:
-    order, width = np.array(vocabulary.order), model.d_model
-    yield "embedding", tensors.take_rows("transformer.wte.weight", order, width)
-    yield "output_bias", np.where(order != places.NONE, np.float32(0), np.float32(_PADDING_BIAS))
+    file_ids, width = np.array(vocabulary.order), model.d_model
+    yield "embedding", tensors.take_rows("transformer.wte.weight", file_ids, width)
+    yield "output_bias", np.where(file_ids != places.NONE, np.float32(0), np.float32(_PADDING_BIAS))
     for layer in range(model.stacks[0].num_layers):
         for kind, hf_kind, *in_width in (("W", "weight", width), ("b", "bias")):
             name = f"transformer.h.{layer}.attn.c_attn.{hf_kind}"
@@ -180,27 +180,27 @@ def write(model: portable.PortableModel, directory: Path) -> None:
     """Write a model to a directory as a GPT-2 model of transformers."""
     network, vocabulary = model.config.model, model.vocabulary
     assert isinstance(vocabulary, PretrainedVocabulary)
-    order = np.array(vocabulary.order)
-    if model.arrays.get("output_bias", order * 0.0)[order != places.NONE].any():
+    file_ids = np.array(vocabulary.order)
+    if model.arrays.get("output_bias", file_ids * 0.0)[file_ids != places.NONE].any():
         raise UserError(
             "gpt2 cannot hold this model, whose output_bias is not 0; export it with --to "
             "safetensors, or train with training.freeze=output_bias, which keeps the bias at 0"
         )
-    arrays = dict(_export_arrays(model.arrays, network, order))
+    arrays = dict(_export_arrays(model.arrays, network, file_ids))
     config = {
         "vocab_size": len(arrays["transformer.wte.weight"]),
         **pretrained.hf_fields(network, _FIELDS),
         "n_inner": network.d_ff,
         "embd_pdrop": network.dropout_rate,
-        **dict.fromkeys(("bos_token_id", "eos_token_id"), int(order[EOS_ID])),
+        **dict.fromkeys(("bos_token_id", "eos_token_id"), int(file_ids[EOS_ID])),
     }
     pretrained.write_files(directory, "GPT2LMHeadModel", "gpt2", config, arrays, _README)
     (directory / "tokenizer.json").write_bytes(vocabulary.files["tokenizer.json"])
 
 
-def _export_arrays(arrays: Arrays, model: ModelConfig, order: np.ndarray) -> places.NamedArrays:
+def _export_arrays(arrays: Arrays, model: ModelConfig, file_ids: np.ndarray) -> places.NamedArrays:
     # Sort the rows by transformers id, and drop entries that GPT-2 lacks.
-    rows = np.argsort(order)[np.count_nonzero(order == places.NONE) :]
+    rows = np.argsort(file_ids)[np.count_nonzero(file_ids == places.NONE) :]
     yield "transformer.wte.weight", arrays["embedding"][rows]
     for layer in range(model.stacks[0].num_layers):
         prefix = f"decoder.layers.{layer}.self_attention"

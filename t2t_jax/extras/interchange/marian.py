@@ -89,18 +89,18 @@ def _read_vocabulary(path: Path, hf_config: Record) -> tuple[PairedVocabulary, l
     is_separate = (path / "target_vocab.json").exists()
     names = "vocab.json", "target_vocab.json" if is_separate else "vocab.json"
     sizes = hf_config["vocab_size"], hf_config.get("decoder_vocab_size") or hf_config["vocab_size"]
-    first = [hf_config["pad_token_id"], hf_config["eos_token_id"]]
-    if hf_config["decoder_start_token_id"] not in first:
-        first.append(hf_config["decoder_start_token_id"])
+    first_ids = [hf_config["pad_token_id"], hf_config["eos_token_id"]]
+    if hf_config["decoder_start_token_id"] not in first_ids:
+        first_ids.append(hf_config["decoder_start_token_id"])
     tables, orders = [], []
     for name, size in zip(names, sizes, strict=True):
         ids = model_files.read_json(path / name, dict[str, model_files.ID])
         pieces = model_files.pieces_by_id(path / name, ids, size)
-        if max(first) >= size or (hf_config[_SHARED] and sizes[0] != sizes[1]):
+        if max(first_ids) >= size or (hf_config[_SHARED] and sizes[0] != sizes[1]):
             raise UserError(f"{path / 'config.json'} has special ids or sizes that do not fit")
-        table, order = places.new_order(pieces, first)
+        table, file_ids = places.new_order(pieces, first_ids)
         tables.append(table)
-        orders.append(order)
+        orders.append(file_ids)
     source, target = (model_files.read_bytes(path / name) for name in _SPLITTERS)
     with model_files.naming_file(f"the vocabulary of {path}"):
         return paired_vocabulary((source, target), (tables[0], tables[1])), orders
@@ -110,23 +110,23 @@ def _import_arrays(
     tensors: places.Tensors, hf_config: Record, model: ModelConfig, orders: list[places.Order]
 ) -> places.NamedArrays:
     """Yield the parameters with t2t_jax names and ids, but with the channel order of the file."""
-    source_order, target_order, width = *orders, hf_config["d_model"]
-    shared, tied = hf_config[_SHARED], hf_config[_TIED]
-    matrix = "model.shared.weight" if shared else _COPIES[1]
-    copies = _COPIES if shared else _COPIES[-1:] if tied else ()
-    if shared:
-        yield "embedding", tensors.take_rows(matrix, source_order, width)
+    source_ids, target_ids, width = *orders, hf_config["d_model"]
+    is_shared, is_tied = hf_config[_SHARED], hf_config[_TIED]
+    matrix_name = "model.shared.weight" if is_shared else _COPIES[1]
+    copy_names = _COPIES if is_shared else _COPIES[-1:] if is_tied else ()
+    if is_shared:
+        yield "embedding", tensors.take_rows(matrix_name, source_ids, width)
     else:
-        yield "source_embedding", tensors.take_rows(_COPIES[0], source_order, width)
-        yield "target_embedding", tensors.take_rows(_COPIES[1], target_order, width)
-        if not tied:
-            yield "output_projection", tensors.take_rows("lm_head.weight", target_order, width)
-    bias = tensors.take("final_logits_bias", 1, len(target_order))[0]
-    yield "output_bias", places.reorder_rows(bias, target_order)
+        yield "source_embedding", tensors.take_rows(_COPIES[0], source_ids, width)
+        yield "target_embedding", tensors.take_rows(_COPIES[1], target_ids, width)
+        if not is_tied:
+            yield "output_projection", tensors.take_rows("lm_head.weight", target_ids, width)
+    bias = tensors.take("final_logits_bias", 1, len(target_ids))[0]
+    yield "output_bias", places.reorder_rows(bias, target_ids)
     for pair in places.encoder_decoder_pairs(model, "model."):
         yield pair.name, pair.import_array(tensors)
-    for name in copies:
-        tensors.take_copy(name, tensors.take(matrix))
+    for name in copy_names:
+        tensors.take_copy(name, tensors.take(matrix_name))
     formulas: list[Callable[..., Any]] = [  # raises IndexError for a narrower table
         lambda *shape: np.asarray(sinusoidal_positions(*shape))[:, _sines_first(width)]
     ]
@@ -143,17 +143,17 @@ def _sines_first(d_model: int) -> Int[np.ndarray, " d_model"]:
 def _convert_config(
     path: Path, hf_config: Record, vocabulary: PairedVocabulary, positions: Positions
 ) -> Config:
-    shared = hf_config[_SHARED]
-    tokens = {hf_config["pad_token_id"]: "padding", hf_config["eos_token_id"]: "end"}
+    is_shared = hf_config[_SHARED]
+    start_names = {hf_config["pad_token_id"]: "padding", hf_config["eos_token_id"]: "end"}
     changes = {
         "model.attention_bias": True,
         "model.output_bias": True,
         "model.norm_epsilon": _EPSILON,
         "model.position": "sinusoidal" if positions == "huggingface" else "sinusoidal_t2t",
-        "model.share_embeddings": shared,
-        "model.share_target_embedding": not shared and hf_config[_TIED],
-        "model.source_vocab_size": None if shared else vocabulary.source_size,
-        "model.start_token": tokens.get(hf_config["decoder_start_token_id"], "begin"),
+        "model.share_embeddings": is_shared,
+        "model.share_target_embedding": not is_shared and hf_config[_TIED],
+        "model.source_vocab_size": None if is_shared else vocabulary.source_size,
+        "model.start_token": start_names.get(hf_config["decoder_start_token_id"], "begin"),
         "data.vocab_size": len(vocabulary),
         "decoding.max_source_length": max(8, hf_config.get("max_position_embeddings", 1024)),
         **_languages(path / "tokenizer_config.json"),
@@ -197,10 +197,10 @@ sources and targets share one vocabulary. End each list of source subwords with 
 
 def carried(config: Config) -> Carried:
     """Return the allowed values of each config field that a Marian model can hold."""
-    parts = [f"{part}_heads" for part in PARTS]
+    head_fields = [f"{part}_heads" for part in PARTS]
     return {
         **fields_of_transformers(config.model),
-        **any_value("model", *parts, "attention_bias", "output_bias", "source_vocab_size"),
+        **any_value("model", *head_fields, "attention_bias", "output_bias", "source_vocab_size"),
         **SEARCH,
         "model.architecture": ("encoder_decoder",),
         "model.norm_order": ("post", "deep"),
@@ -213,20 +213,20 @@ def write(model: portable.PortableModel, directory: Path) -> None:
     """Write a model to a directory as a Marian model of transformers."""
     config, size = model.config, len(model.vocabulary)
     # transformers has one padding id, which cannot be the last id of two vocabularies.
-    first = 1 if len(_pieces(model.vocabulary)) == 1 else 0
-    settings, arrays = model_config(config, size, first), dict(_export_arrays(model, first))
+    first_id = 1 if len(_pieces(model.vocabulary)) == 1 else 0
+    settings, arrays = model_config(config, size, first_id), dict(_export_arrays(model, first_id))
     pretrained.write_files(directory, "MarianMTModel", "marian", settings, arrays, _README)
-    order = (np.arange(size) - first) % size
-    generation.write_search(directory, config, generation.special_ids(config.model, order), order)
-    _write_tokenizer(model, directory, first)
+    hf_ids = (np.arange(size) - first_id) % size
+    generation.write_search(directory, config, generation.special_ids(config.model, hf_ids), hf_ids)
+    _write_tokenizer(model, directory, first_id)
 
 
-def model_config(config: Config, vocab_size: int, first: int = 0) -> dict[str, object]:
+def model_config(config: Config, vocab_size: int, first_id: int = 0) -> dict[str, object]:
     """Return the fields of a `MarianConfig` for a model.
 
     Args:
       vocab_size: number of target entries.
-      first: t2t_jax id of the entry with id 0 in transformers; earlier entries come last.
+      first_id: t2t_jax id of the entry with id 0 in transformers; earlier entries come last.
     """
     model = config.model
     assert isinstance(model, EncoderDecoderConfig)
@@ -239,19 +239,19 @@ def model_config(config: Config, vocab_size: int, first: int = 0) -> dict[str, o
         "max_position_embeddings": generation.num_positions(config),
         "share_encoder_decoder_embeddings": model.share_embeddings,
         "tie_word_embeddings": True,
-        **generation.special_ids(model, (np.arange(vocab_size) - first) % vocab_size),
+        **generation.special_ids(model, (np.arange(vocab_size) - first_id) % vocab_size),
     }
 
 
-def _write_tokenizer(model: portable.PortableModel, directory: Path, first: int) -> None:
+def _write_tokenizer(model: portable.PortableModel, directory: Path, first_id: int) -> None:
     """Write the files of a `MarianTokenizer` of transformers.
 
     Args:
-      first: t2t_jax id of the entry with id 0 in transformers.
+      first_id: t2t_jax id of the entry with id 0 in transformers.
     """
     config, vocabulary, pieces = model.config, model.vocabulary, _pieces(model.vocabulary)
     sizes = vocabulary.source_size, len(vocabulary)
-    names = "vocab.json", "target_vocab.json"
+    file_names = "vocab.json", "target_vocab.json"
     settings = {
         "tokenizer_class": "MarianTokenizer",
         "source_lang": config.data.source_language,
@@ -263,8 +263,8 @@ def _write_tokenizer(model: portable.PortableModel, directory: Path, first: int)
         "unk_token": pieces[-1][vocabulary.unk_id],
     }
     pretrained.write_json(directory / "tokenizer_config.json", settings)
-    for name, table, size in zip(names, pieces, sizes, strict=False):
-        ids = {piece: (token - first) % size for token, piece in enumerate(table)}
+    for name, table, size in zip(file_names, pieces, sizes, strict=False):
+        ids = {piece: (token - first_id) % size for token, piece in enumerate(table)}
         pretrained.write_json(directory / name, ids)
     files = vocabulary.files
     for name in _SPLITTERS:
@@ -278,11 +278,11 @@ def _pieces(vocabulary: Vocabulary) -> list[list[str]]:
     return [sources] if sources == targets else [sources, targets]
 
 
-def _export_arrays(model: portable.PortableModel, first: int) -> places.NamedArrays:
+def _export_arrays(model: portable.PortableModel, first_id: int) -> places.NamedArrays:
     """Yield the parameters of a `MarianMTModel` of transformers.
 
     Args:
-      first: t2t_jax id of the entry with id 0 in transformers.
+      first_id: t2t_jax id of the entry with id 0 in transformers.
     """
     network = model.config.model
     assert isinstance(network, EncoderDecoderConfig)
@@ -298,7 +298,7 @@ def _export_arrays(model: portable.PortableModel, first: int) -> places.NamedArr
     arrays = rewriting.permuted_channels(arrays, _sines_first(network.d_model))
     arrays = {"output_bias": np.zeros(len(model.vocabulary), np.float32), **arrays}
     by_id = {*network.embeddings.values(), "output_bias"}  # arrays with a row per entry
-    arrays |= {name: np.roll(arrays[name], -first, axis=0) for name in by_id}
+    arrays |= {name: np.roll(arrays[name], -first_id, axis=0) for name in by_id}
     if network.share_embeddings:
         yield "model.shared.weight", arrays["embedding"]
     else:

@@ -89,8 +89,8 @@ def read_tokenizer(path: Path) -> tuple[dict[str, int], dict[str, int]]:
     vocab = model["vocab"]
     if isinstance(vocab, list):  # a unigram model lists pairs of a piece and its score
         vocab = {piece: index for index, (piece, *_) in enumerate(vocab)}
-    added = {token["content"]: token["id"] for token in content.get("added_tokens", [])}
-    return {**vocab, **added}, added
+    added_ids = {token["content"]: token["id"] for token in content.get("added_tokens", [])}
+    return {**vocab, **added_ids}, added_ids
 
 
 def pieces_by_id(path: Path, ids: Mapping[str, int], size: int) -> list[str]:
@@ -167,8 +167,8 @@ def read_torch_file(file: Path) -> dict[str, Shaped[np.ndarray, "..."]]:
             "pip install 'torch>=2.6'"
         )
     try:
-        weights = torch.load(file, map_location="cpu", weights_only=True)
-        for name, tensor in weights.items():
+        tensors = torch.load(file, map_location="cpu", weights_only=True)
+        for name, tensor in tensors.items():
             if not (isinstance(name, str) and isinstance(tensor, torch.Tensor)):
                 raise TypeError(f"{name!r:.80} is not a tensor")
         arrays = {
@@ -176,7 +176,7 @@ def read_torch_file(file: Path) -> dict[str, Shaped[np.ndarray, "..."]]:
             name: tensor.float().detach().numpy().astype(jnp.bfloat16)
             if tensor.dtype is torch.bfloat16
             else tensor.detach().numpy()
-            for name, tensor in weights.items()
+            for name, tensor in tensors.items()
         }
     except Exception as error:  # a damaged pickle may raise anything
         reason = in_one_line(error) or type(error).__name__

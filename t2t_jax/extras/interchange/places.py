@@ -32,24 +32,24 @@ NamedArrays: TypeAlias = Iterator[tuple[str, Float32[np.ndarray, "..."]]]
 """An iterator over pairs of a name and an array."""
 
 
-def new_order(pieces: Sequence[str], first: Sequence[int]) -> tuple[list[str], Order]:
+def new_order(pieces: Sequence[str], first_ids: Sequence[int]) -> tuple[list[str], Order]:
     """Return the text and the original id of each vocabulary entry, by t2t_jax id.
 
     Args:
       pieces: text of each entry, by original id.
-      first: original ids of padding, end of sentence and other special entries that come first;
+      first_ids: original ids of padding, end of sentence and other special entries that come first;
         `NONE` adds an entry that the original vocabulary lacks.
     """
-    order = [*first, *(number for number in range(len(pieces)) if number not in first)]
-    texts = [PAD, END, *(pieces[number] for number in order[2:])]
-    return texts, np.array(order)
+    old_ids = [*first_ids, *(old_id for old_id in range(len(pieces)) if old_id not in first_ids)]
+    texts = [PAD, END, *(pieces[old_id] for old_id in old_ids[2:])]
+    return texts, np.array(old_ids)
 
 
-def reorder_rows(array: Float32[np.ndarray, "..."], order: Order) -> Float32[np.ndarray, "..."]:
+def reorder_rows(array: Float32[np.ndarray, "..."], old_ids: Order) -> Float32[np.ndarray, "..."]:
     """Reorder the rows of an array from original ids to t2t_jax ids, with zeros for `NONE`."""
     # `array` has the shape [original vocabulary, ...], and the result [vocabulary, ...].
-    has_row = (order != NONE).reshape(-1, *[1] * (array.ndim - 1))
-    return np.where(has_row, array[order], np.float32(0)).astype(np.float32)
+    has_row = (old_ids != NONE).reshape(-1, *[1] * (array.ndim - 1))
+    return np.where(has_row, array[old_ids], np.float32(0)).astype(np.float32)
 
 
 _DTYPES = ("float64", "float32", "float16", "bfloat16")
@@ -136,14 +136,14 @@ class Tensors:
                 "the file is damaged, or its options belong to another model"
             )
 
-    def take_rows(self, name: str, order: Order, *width: int) -> Float32[np.ndarray, "..."]:
+    def take_rows(self, name: str, old_ids: Order, *width: int) -> Float32[np.ndarray, "..."]:
         """Take an array with a row per vocabulary entry, and reorder its rows to t2t_jax ids.
 
         Args:
           width: length of a row; no argument if the array has one value per entry.
         """
-        entries = int(np.count_nonzero(order != NONE))
-        return reorder_rows(self.take(name, entries, *width), order)
+        num_entries = int(np.count_nonzero(old_ids != NONE))
+        return reorder_rows(self.take(name, num_entries, *width), old_ids)
 
     def finish(self, constants: Constants) -> None:
         """Raise a `UserError` for an unread array, unless it equals a formula in `constants`."""

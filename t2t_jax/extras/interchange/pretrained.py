@@ -69,13 +69,13 @@ def read_pretrained_config(
     required = {name: spec.kind for name, spec in fields.items() if spec.default is None}
     optional = {name: spec.kind for name, spec in fields.items() if spec.default is not None}
     hf_config = model_files.read_json(file, schema({**required, **types}, optional))
-    by_field = {spec.field: hf_config.get(name) for name, spec in fields.items()}
-    aliases = {hf_name: by_field[name] for name, hf_name in _ALIASES.items()}
+    values_by_field = {spec.field: hf_config.get(name) for name, spec in fields.items()}
+    aliases = {hf_name: values_by_field[name] for name, hf_name in _ALIASES.items()}
     refuse_other_options(file, hf_config, {**aliases, **fixed})
     # t2t_jax has one dropout rate outside of attention, for embeddings and sub-layers.
     dropout = hf_config.get("resid_pdrop", 0.1)
-    training = {"encoder_layerdrop": 0, "decoder_layerdrop": 0, "embd_pdrop": dropout}
-    for name, value in training.items():
+    training_values = {"encoder_layerdrop": 0, "decoder_layerdrop": 0, "embd_pdrop": dropout}
+    for name, value in training_values.items():
         if hf_config.get(name, value) != value:
             warn(f"{file} has {name}={hf_config[name]!r:.60}; training in t2t_jax uses {value}")
     return hf_config
@@ -162,11 +162,11 @@ def read_tensors(path: Path, spellings: Spellings = single_spelling) -> Tensors:
 
 def _unshard(index: Path, read: Callable[[Path], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
     """Read and join the arrays of all shards in an index file."""
-    shards = model_files.read_json(index, _INDEX)["weight_map"]
+    shard_by_name = model_files.read_json(index, _INDEX)["weight_map"]
     arrays: dict[str, np.ndarray] = {}
-    for file in sorted(set(shards.values())):
+    for file in sorted(set(shard_by_name.values())):
         tensors = read(model_files.sibling_path(index, file))
-        names = {name for name, shard in shards.items() if shard == file}
+        names = {name for name, shard in shard_by_name.items() if shard == file}
         if mismatches := names ^ tensors.keys():
             raise UserError(
                 f"{index} and {file} disagree on the array {min(mismatches)!r:.80}; copy both again"
@@ -230,8 +230,8 @@ def write_files(
     """
     contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     (directory / "model.safetensors").write_bytes(save(contiguous, {"format": "pt"}))
-    kind = {"architectures": [model_class], "model_type": model_type, "dtype": "float32"}
-    write_json(directory / "config.json", {**kind, **config})
+    kind_fields = {"architectures": [model_class], "model_type": model_type, "dtype": "float32"}
+    write_json(directory / "config.json", {**kind_fields, **config})
     (directory / "README.md").write_text(readme, encoding="utf-8")
 
 

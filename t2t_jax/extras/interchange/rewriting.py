@@ -96,19 +96,19 @@ def as_post_norm(arrays: Arrays, model: ModelConfig, epsilon: float) -> Arrays:
     return new_arrays
 
 
-def permuted_channels(arrays: Arrays, order: Int[np.ndarray, " d_model"]) -> Arrays:
+def permuted_channels(arrays: Arrays, old_channels: Int[np.ndarray, " d_model"]) -> Arrays:
     """Return the parameters with the channels of the residual stream in another order.
 
     Args:
-      order: for each new channel, the index of the old channel.
+      old_channels: for each new channel, the index of the old channel.
     """
     new_arrays = {}
     for name, array in arrays.items():
         leaf = name.rpartition(".")[2]
         if leaf in _INWARD:
-            new_arrays[name] = array[order]
+            new_arrays[name] = array[old_channels]
         else:
-            new_arrays[name] = array if leaf in _INNER else array[..., order]
+            new_arrays[name] = array if leaf in _INNER else array[..., old_channels]
     return new_arrays
 
 

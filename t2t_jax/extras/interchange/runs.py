@@ -40,9 +40,9 @@ def write_run(model: PortableModel, workdir: Path, imported: records.Record) -> 
         path = imported.get("path", "the model")
         raise UserError(f"{path}: {error}; its options belong to another model") from error
     step = model.steps[-1] if model.steps else 0
-    with atomic_file.writing_directory(workdir) as partial:
-        claim_for_import(partial, config, model.vocabulary, imported)
-        directory = partial / CHECKPOINTS
+    with atomic_file.writing_directory(workdir) as new_directory:
+        claim_for_import(new_directory, config, model.vocabulary, imported)
+        directory = new_directory / CHECKPOINTS
         directory.mkdir()
         identity = Identity(config, {"vocabulary": model.vocabulary.fingerprint})
         items = ocp.args.Composite(

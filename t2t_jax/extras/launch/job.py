@@ -5,7 +5,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -161,16 +161,16 @@ class GpuHosts:
         """Refuse host counts that do not fit the mesh of the config."""
         if self.gpus < 0:
             raise UserError(f"--gpus {self.gpus} is negative; 0 trains on the CPU")
-        check_mesh_fits(training, [(hosts, max(self.gpus, 1)) for hosts in counts], self.devices)
+        check_mesh_fits(training, [(n, max(self.gpus, 1)) for n in counts], len(self.devices))
 
-    def script(self, train: str, *, host: str, hosts: str, first: str) -> str:
+    def script(self, train: str, *, host: str, hosts: str, first_host: str) -> str:
         """Return the shell script that starts and stops the processes of one host.
 
         `host`, `hosts` and `first_host` are shell expressions: the host's index from 0, the number
         of hosts, and the first host's address.
         """
         devices = " ".join(f"'{ids}'" if "," in ids else ids for ids in self.devices)
-        values = {"host": host, "hosts": hosts, "first": first, "train": train}
+        values = {"host": host, "hosts": hosts, "first": first_host, "train": train}
         return render_template("host.sh", devices=devices, port=PORT, **values)
 
 
@@ -182,7 +182,7 @@ def fewest_hosts(min_hosts: int | None, hosts: int) -> int:
 
 
 def check_mesh_fits(
-    training: LaunchedTraining, hosts: Iterable[tuple[int, int]], processes: Sequence[str] = ("",)
+    training: LaunchedTraining, hosts: Iterable[tuple[int, int]], processes_per_host: int = 1
 ) -> None:
     """Refuse hosts whose devices do not fit the mesh of the config.
 
@@ -195,17 +195,17 @@ def check_mesh_fits(
         if count < 1:
             raise UserError(f"--hosts {count} is too few; ask for at least 1")
         try:
-            mesh_shape(training.config.parallel, count * devices, count * len(processes))
+            mesh_shape(training.config.parallel, count * devices, count * processes_per_host)
         except UserError as error:
             raise UserError(f"with {count} hosts of {devices} devices: {error}") from error
 
 
-def exclusion(template: str, training: LaunchedTraining, fewest: int) -> str:
+def exclusion(template: str, training: LaunchedTraining, min_hosts: int) -> str:
     """Return the template's script lines that exclude hung hosts, or "" for a run in a bucket."""
     if isinstance(training.workdir, BucketPath):
         return ""
     hosts = shlex.quote(str(training.workdir.absolute() / EXCLUDED_HOSTS))
-    return render_template(template, excluded=hosts, fewest=fewest)
+    return render_template(template, excluded=hosts, fewest=min_hosts)
 
 
 def _listing_command(folder: Path) -> str:

@@ -38,7 +38,7 @@ class LaunchCommand:
 
         job, training = self.job, self.training
         job.check(training)
-        path, reason = self._path()
+        path, path_note = self._path()
         text = job.text(training, path)
         if job.print:
             print(text, end="")
@@ -54,7 +54,7 @@ class LaunchCommand:
         old_content = path.read_bytes() if path.exists() else None
         write_whole(path, text.encode())
         print(text)
-        print(f"written to {path}{reason}", flush=True)
+        print(f"written to {path}{path_note}", flush=True)
         if shutil.which(job.client) is None:
             command = shlex.join(job.command(path))
             print(f"{job.client} is not installed here; elsewhere, submit the job by: {command}")
@@ -112,8 +112,8 @@ def launch_command(arguments: Sequence[str], program: str = "t2t-jax launch") ->
         hint = did_you_mean(scheduler, SCHEDULERS, f"as in {usage}")
         problem = f"not {scheduler!r}" if scheduler else "which is missing"
         raise UserError(f"{program} takes a scheduler first ({names}), {problem}; {hint}")
-    end = flags.index("--") if "--" in flags else len(flags)
-    flags, command = flags[:end], flags[end + 1 :]
+    separator = flags.index("--") if "--" in flags else len(flags)
+    flags, command = flags[:separator], flags[separator + 1 :]
     if command[:1] != ["train"] and not {"-h", "--help", "--help-all"} & {*flags}:
         raise UserError(f"{program} {scheduler} takes -- and train RUN last, as in {usage}")
     job = parse_flags(SCHEDULERS[scheduler], flags, f"{program} {scheduler}")
@@ -134,8 +134,8 @@ def _training(arguments: Sequence[str]) -> LaunchedTraining:
             )
     train = train_command(arguments)
     bad_flags = changed_flags(train, _JOB_FLAGS)
-    for part in flags_of_plugins(train):
-        bad_flags += changed_flags(part, part.instead)
+    for plugin_flags in flags_of_plugins(train):
+        bad_flags += changed_flags(plugin_flags, plugin_flags.instead)
     if bad_flags:
         raise UserError(
             f"{bad_flags[0]} cannot be used in a job, which places its processes and trains by "

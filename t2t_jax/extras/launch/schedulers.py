@@ -74,34 +74,34 @@ class Slurm(job.GpuHosts, job.TrainJob):
         number_file = folder / _JOB_FILE
         if not number_file.is_file():
             return
-        number = number_file.read_text("utf-8", "replace").strip()
-        queue = ["squeue", "--noheader", "--format=%T", f"--jobs={number}"]
+        job_number = number_file.read_text("utf-8", "replace").strip()
+        command = ["squeue", "--noheader", "--format=%T", f"--jobs={job_number}"]
         try:
-            state = subprocess.run(queue, capture_output=True, text=True, errors="replace")
+            state = subprocess.run(command, capture_output=True, text=True, errors="replace")
         except FileNotFoundError:
             return
         if state.returncode == 0 and state.stdout.strip():  # squeue fails for forgotten jobs
             raise UserError(
-                f"job {number} of Slurm trains in {folder.parent} ({state.stdout.split()[0]}); "
-                f"wait for it, or end it first: scancel {number}"
+                f"job {job_number} of Slurm trains in {folder.parent} ({state.stdout.split()[0]}); "
+                f"wait for it, or end it first: scancel {job_number}"
             )
 
     def text(self, training: job.LaunchedTraining, path: Path) -> str:
         """Return the batch script, which requeues itself."""
-        gpus = [f"gpus-per-node={self.gpus}"] if self.gpus else []
-        share = "--exclusive --mem=0" if self.cpus is None else f"--mincpus={self.cpus}"
+        gpu_options = [f"gpus-per-node={self.gpus}"] if self.gpus else []
+        allocation = "--exclusive --mem=0" if self.cpus is None else f"--mincpus={self.cpus}"
         has_all_gpus = self.gpus and self.one_process_per == "host"
-        log = path.absolute().with_name("slurm-%j.log")
+        log_path = path.absolute().with_name("slurm-%j.log")
         return self.render(
             training,
             path,
             nodes="-".join(map(str, sorted({self._fewest, self.hosts}))),
-            share=share,
-            log=shlex.quote(f"{str(log.parent).replace('%', '%%')}/{log.name}"),
-            options="\n".join(f"#SBATCH --{option}" for option in [*gpus, *self.options()]),
+            share=allocation,
+            log=shlex.quote(f"{str(log_path.parent).replace('%', '%%')}/{log_path.name}"),
+            options="\n".join(f"#SBATCH --{option}" for option in [*gpu_options, *self.options()]),
             devices=f"export JAX_LOCAL_DEVICE_IDS={self.devices[0]}" if has_all_gpus else "",
             processes=len(self.devices),
-            record=shlex.quote(str(log.with_name("slurm"))),
+            record=shlex.quote(str(log_path.with_name("slurm"))),
             exclusion=job.exclusion("slurm_exclusion.sh", training, self._fewest),
         )
 
@@ -166,7 +166,7 @@ class Ssh(job.GpuHosts, job.TrainJob):
             training,
             path,
             hosts=shlex.join(self.hosts),
-            script=self.script(train, host='"$1"', hosts='"$2"', first='"$3"'),
+            script=self.script(train, host='"$1"', hosts='"$2"', first_host='"$3"'),
             options=shlex.join(options),
             exclusion=job.exclusion("ssh_exclusion.sh", training, self._fewest),
         )
@@ -258,7 +258,7 @@ class SkyPilot(job.GpuHosts, job.TrainJob):
                 self.train_command(training),
                 host="$SKYPILOT_NODE_RANK",
                 hosts=str(self.hosts),
-                first='$(head -n1 <<<"$SKYPILOT_NODE_IPS")',
+                first_host='$(head -n1 <<<"$SKYPILOT_NODE_IPS")',
             ),
         )
 
@@ -356,20 +356,20 @@ class Kubernetes(job.GpuHosts, job.TrainJob):
 
         name, train = self.title(training), self.train_command(training)
         labels = dict(map(job.split_option, self.option))
-        device, count = "nvidia.com/gpu", self.gpus
+        device_resource, num_devices = "nvidia.com/gpu", self.gpus
         if self.tpu is not None:
             kind, _, topology = self.tpu.partition(":")
             labels |= {
                 "cloud.google.com/gke-tpu-accelerator": kind,
                 "cloud.google.com/gke-tpu-topology": topology,
             }
-            device, count = "google.com/tpu", self._chips(self.tpu)
+            device_resource, num_devices = "google.com/tpu", self._chips(self.tpu)
             # GKE passes the addresses of all pods and slices in TPU_* and MEGASCALE_* variables.
             script = _ONE_PROCESS.format(train=train)
         else:
-            first = f"{name}-train-0-0.{name}"
+            first_host = f"{name}-train-0-0.{name}"
             script = self.script(
-                train, host="$JOB_COMPLETION_INDEX", hosts=str(self.hosts), first=first
+                train, host="$JOB_COMPLETION_INDEX", hosts=str(self.hosts), first_host=first_host
             )
         account, claim, secret = self.service_account, self.claim, self.secret
         mount = str(self.mount) if claim else "/cache"
@@ -387,9 +387,9 @@ class Kubernetes(job.GpuHosts, job.TrainJob):
             uncounted="|".join(str(code) for code in (*FINAL, STOPPED)),
             script="\n".join([*self.setup, script]),
             secret=f"envFrom:\n- secretRef:\n    name: {json.dumps(secret)}" if secret else "",
-            cpus=self.cpus or _CPUS_PER_DEVICE * max(count, 1),
-            memory=self.memory or f"{_GIB_PER_DEVICE * max(count, 1)}Gi",
-            limits=f"limits:\n  {device}: {count}" if count else "",
+            cpus=self.cpus or _CPUS_PER_DEVICE * max(num_devices, 1),
+            memory=self.memory or f"{_GIB_PER_DEVICE * max(num_devices, 1)}Gi",
+            limits=f"limits:\n  {device_resource}: {num_devices}" if num_devices else "",
             cache=json.dumps(f"{mount}/.cache" if claim else mount),
             volume="runs" if claim else "cache",
             mount=json.dumps(mount),
@@ -419,8 +419,8 @@ def _merge_patch_file(manifest: str, patch: Path) -> str:
         raise UserError(f"--patch {patch} is not readable YAML: {in_one_line(error)}") from error
     if not isinstance(changes, dict):
         raise UserError(f"--patch {patch} has no fields of a JobSet, such as metadata or spec")
-    result = _merge(yaml.safe_load(manifest), changes, f"--patch {patch}: ")
-    return _HEADER + yaml.dump(result, Dumper=Dumper, sort_keys=False, width=1_000_000)
+    merged = _merge(yaml.safe_load(manifest), changes, f"--patch {patch}: ")
+    return _HEADER + yaml.dump(merged, Dumper=Dumper, sort_keys=False, width=1_000_000)
 
 
 def _merge(value: object, change: object, path: str) -> object:

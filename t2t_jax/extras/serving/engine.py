@@ -68,10 +68,10 @@ class Engine:
         The default languages are those of the run.
         """
         translator = self._translator
-        pair = source or self.languages[0], target or self.languages[1]
-        if [name.lower() for name in pair] != [name.lower() for name in self.languages]:
-            translator = translator.between(*pair)
-        text_segments = [split_sentences(text, pair[0]) for text in texts]
+        languages = source or self.languages[0], target or self.languages[1]
+        if [name.lower() for name in languages] != [name.lower() for name in self.languages]:
+            translator = translator.between(*languages)
+        text_segments = [split_sentences(text, languages[0]) for text in texts]
         sentences = [sentence for segments in text_segments for sentence in segments[1::2]]
         parts = translator.parts(sentences, self._decoding)
         parts = [part for part in parts if not is_blank(part.tokens)]
@@ -101,8 +101,8 @@ class Engine:
 def _join_translations(prepared: PreparedTexts, results: Sequence[SearchResult]) -> list[str]:
     translations = [""] * prepared.num_sentences
     for part, result in zip(prepared.parts, results, strict=True):
-        [best] = prepared.translator.read(result)
-        translations[part.line] = f"{translations[part.line]} {best.text}".strip()
+        [hypothesis] = prepared.translator.read(result)
+        translations[part.line] = f"{translations[part.line]} {hypothesis.text}".strip()
     next_translation = iter(translations)
     # Sentences have odd indices, and the white space between them has even ones.
     return [

@@ -49,12 +49,12 @@ class ServeCommand(DecodingFlags):
         with server.bind_socket(self.host, self.port) as sock:
             url = server.url_of(sock)
             limits = Limits(rows=self.rows, max_length=self.longest, max_waiting=self.max_waiting)
-            translator = engine.Engine(self.load(), self.decoding, limits, seed=self.seed)
-            translator.search.warm_up()
-            source, target = translator.languages
+            request_engine = engine.Engine(self.load(), self.decoding, limits, seed=self.seed)
+            request_engine.search.warm_up()
+            source, target = request_engine.languages
             server.log_requests()
             application = server.Application(
-                translator, max_body_bytes=self.max_body_bytes, timeout=self.timeout
+                request_engine, max_body_bytes=self.max_body_bytes, timeout=self.timeout
             )
             try:
                 return server.serve(
@@ -64,4 +64,4 @@ class ServeCommand(DecodingFlags):
                     lambda: print_line(f"translates {source} to {target} at {url}"),
                 )
             finally:
-                translator.search.close()
+                request_engine.search.close()

@@ -96,8 +96,8 @@ class Application:
         except UserError as error:
             raise HTTPException(400, str(error)) from error
         limit = self._engine.search.limits.max_waiting
-        if (count := len(prepared.parts)) > limit:  # a long sentence has several parts
-            raise HTTPException(413, f"{count:,} sentences are more than {limit:,}; send fewer")
+        if (num_parts := len(prepared.parts)) > limit:  # a long sentence has several parts
+            raise HTTPException(413, f"{num_parts:,} sentences are more than {limit:,}; send fewer")
         translations = await self._engine.translate(prepared, self._timeout)
         self._sentences.inc(prepared.num_sentences)
         return translations[0] if isinstance(fields.q, str) else translations

@@ -55,11 +55,11 @@ def _shard_splits(name: str, config: DataConfig, languages: tuple[str, ...]) -> 
     pattern = name.partition(":")[2]
     fields = fields_of(config, languages or ("text",))
     if pattern.startswith("hf:"):
-        root = fetch_dataset(pattern, lambda path: [*chain(*_patterns(path, languages).values())])
+        template = fetch_dataset(pattern, lambda path: [*chain(*_patterns(path, languages).values())])
     else:
-        root = os.path.expanduser(pattern)
+        template = os.path.expanduser(pattern)
     splits = {}
-    for split, patterns in _patterns(root).items():
+    for split, patterns in _patterns(template).items():
         matches = chain.from_iterable(_shards(path, languages, fields) for path in patterns)
         shards = list(dict.fromkeys(matches))  # valid* also matches the files of validation*
         if shards:
@@ -103,12 +103,12 @@ def _shards(pattern: str, languages: Sequence[str], fields: tuple[str, ...]) -> 
     target_paths = {str(path): path for path in _paths(target)}
     for path in _paths(source):
         match = regex.fullmatch(str(path))
-        parts = match.groups() if match else _WILDCARD.findall(target)
+        wildcard_texts = match.groups() if match else _WILDCARD.findall(target)
         # The target file has the same text in place of each wildcard as the source file.
-        name = "".join(map("".join, zip_longest(literals, parts, fillvalue="")))
-        target_path = target_paths.pop(name, None)
+        target_name = "".join(map("".join, zip_longest(literals, wildcard_texts, fillvalue="")))
+        target_path = target_paths.pop(target_name, None)
         if target_path is None:
-            raise UserError(f"shard {path} has no {name} beside it with the other side")
+            raise UserError(f"shard {path} has no {target_name} beside it with the other side")
         yield Shard((path, target_path), fields)
     for path in target_paths.values():
         raise UserError(f"shard {path} has no file beside it with the other side")
@@ -148,20 +148,20 @@ def _hashes(config: DataConfig, shards: Sequence[Shard]) -> list[list[str]]:
     A local file is hashed again only if its size or modification time changed.
     """
     paths = [path for shard in shards for path in shard.files]
-    names = digest(*map(str, paths))
-    cache_path = cache_root(config) / f"hashes-{names[:24]}.json"
+    path_digest = digest(*map(str, paths))
+    cache_path = cache_root(config) / f"hashes-{path_digest[:24]}.json"
     try:
-        entries = records.parse_object(cache_path.read_bytes(), _HASHES)["hashes"]
+        cached = records.parse_object(cache_path.read_bytes(), _HASHES)["hashes"]
     except (OSError, ValueError):
-        entries = {}
+        cached = {}
     with ThreadPoolExecutor() as pool:  # hashlib releases the GIL, so threads use all cores
-        hashes = dict(zip(map(str, paths), pool.map(partial(_hash, entries), paths), strict=True))
-    if hashes != entries:
+        hashes = dict(zip(map(str, paths), pool.map(partial(_hash, cached), paths), strict=True))
+    if hashes != cached:
         atomic_file.write_whole(cache_path, json.dumps({"hashes": hashes}).encode())
     return [[str(hashes[str(path)][-1]) for path in shard.files] for shard in shards]
 
 
-def _hash(entries: Mapping[str, list[int | str]], path: Path) -> list[int | str]:
+def _hash(old_hashes: Mapping[str, list[int | str]], path: Path) -> list[int | str]:
     # [size in bytes, modification time in ns, hash]; [0, 0, hash] for an object in a bucket
     try:
         if isinstance(path, bucket.BucketPath):
@@ -169,9 +169,9 @@ def _hash(entries: Mapping[str, list[int | str]], path: Path) -> list[int | str]
         regular_file.check_regular(path)
         status = path.stat()
         version = [status.st_size, status.st_mtime_ns]
-        entry = entries.get(str(path))
-        if entry is not None and entry[:2] == version:
-            return entry
+        old_hash = old_hashes.get(str(path))
+        if old_hash is not None and old_hash[:2] == version:
+            return old_hash
         return [*version, digest_of(path, "blake2b")]
     except OSError as error:
         raise UserError(f"shard {path} cannot be read: {error.strerror or error}") from error
@@ -187,13 +187,13 @@ class ParquetShard(Shard):
         with needs_extra("shards", str(path)):
             import pyarrow
             from pyarrow import parquet
-        roots = list(dict.fromkeys(name.partition(".")[0] for name in self.fields))
+        root_columns = list(dict.fromkeys(name.partition(".")[0] for name in self.fields))
         with bucket.local_copy(path) as copy:
             try:
-                table = parquet.ParquetFile(copy)
+                parquet_file = parquet.ParquetFile(copy)
                 for name in self.fields:
-                    _check_column(path, name, pyarrow.struct(table.schema_arrow))
-                batches = table.iter_batches(_BATCH_ROWS, columns=roots)
+                    _check_column(path, name, pyarrow.struct(parquet_file.schema_arrow))
+                batches = parquet_file.iter_batches(_BATCH_ROWS, columns=root_columns)
                 rows = chain.from_iterable(batch.to_pylist() for batch in batches)
                 for number, row in enumerate(rows, 1):
                     values = [value_of(row, name) for name in self.fields]
@@ -207,16 +207,16 @@ def shard_of(path: Path, fields: tuple[str, ...]) -> Shard:
     return (ParquetShard if format_of(path) == ".parquet" else Shard)((path,), fields)
 
 
-def _check_column(path: Path, name: str, kind: Any) -> None:
+def _check_column(path: Path, name: str, dtype: Any) -> None:
     """Raise a `UserError` unless the column `name`, such as translation.de, holds text."""
     from pyarrow import types
 
     for part in name.split("."):
-        columns = [column.name for column in kind] if types.is_struct(kind) else []
-        if not types.is_map(kind) and columns.count(part) != 1:
-            hint = did_you_mean(part, columns, f"it has {', '.join(columns) or kind}")
+        columns = [column.name for column in dtype] if types.is_struct(dtype) else []
+        if not types.is_map(dtype) and columns.count(part) != 1:
+            hint = did_you_mean(part, columns, f"it has {', '.join(columns) or dtype}")
             raise UserError(f"{path} has no column {part!r}, which data.fields names; {hint}")
-        kind = kind.item_type if types.is_map(kind) else kind.field(part).type
-    kind = kind.value_type if types.is_dictionary(kind) else kind
-    if str(kind) not in _TEXT_TYPES:
-        raise UserError(f"{path} has no text in the column {name!r}, but {kind}; name another one")
+        dtype = dtype.item_type if types.is_map(dtype) else dtype.field(part).type
+    dtype = dtype.value_type if types.is_dictionary(dtype) else dtype
+    if str(dtype) not in _TEXT_TYPES:
+        raise UserError(f"{path} has no text in the column {name!r}, but {dtype}; name another one")

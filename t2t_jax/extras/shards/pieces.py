@@ -78,32 +78,32 @@ def write_piece(
     # A piece is one array, which is mapped into memory: lengths and tokens of about 100,000 pairs.
     arrays = *lengths, tokens.source_tokens, tokens.target_tokens
     dtype = np.result_type(tokens.target_tokens.dtype, np.min_scalar_type(config.max_length))
-    file = io.BytesIO()
-    np.save(file, np.concatenate([array.astype(dtype) for array in arrays]), allow_pickle=False)
-    content = file.getvalue()
+    buffer = io.BytesIO()
+    np.save(buffer, np.concatenate([array.astype(dtype) for array in arrays]), allow_pickle=False)
+    content = buffer.getvalue()
     atomic_file.write_whole(path, content)
     examples = text.examples(tokens)
-    summary = rows.Content.of(examples)
+    statistics = rows.Content.of(examples)
     longest = np.maximum(examples.source_lengths, examples.target_lengths)
-    ladder = layout.length_ladder(max(config.max_length, int(longest.max(initial=0))))
+    buckets = layout.length_ladder(max(config.max_length, int(longest.max(initial=0))))
     return {
         "num_examples": len(tokens),
         "source_tokens": len(tokens.source_tokens),
         "target_tokens": len(tokens.target_tokens),
         "bytes": len(content),
         "blake2b": hashlib.blake2b(content).hexdigest(),
-        "source": list(summary.source),
-        "target": list(summary.target),
-        "classes": np.bincount(np.searchsorted(ladder, longest), minlength=len(ladder)).tolist(),
+        "source": list(statistics.source),
+        "target": list(statistics.target),
+        "classes": np.bincount(np.searchsorted(buckets, longest), minlength=len(buckets)).tolist(),
     }
 
 
 def read_piece(content: Integer[np.ndarray, " n"], record: records.Record) -> rows.Examples:
     """Split the array of a piece file, with the sizes in `record`, into examples without copies."""
-    count, sources = record["num_examples"], record["source_tokens"]
-    source, target = map(rows.offsets_of, content[: 2 * count].reshape(2, count))
-    tokens = content[2 * count :]
-    return rows.Examples(tokens[:sources], source, tokens[sources:], target, {}, count)
+    num_pairs, boundary = record["num_examples"], record["source_tokens"]
+    source, target = map(rows.offsets_of, content[: 2 * num_pairs].reshape(2, num_pairs))
+    tokens = content[2 * num_pairs :]
+    return rows.Examples(tokens[:boundary], source, tokens[boundary:], target, {}, num_pairs)
 
 
 @dataclass(frozen=True)
@@ -154,10 +154,10 @@ class PreparedPieces(parts.Parts):
         """Return the examples of a piece, mapped into memory or downloaded from its bucket."""
         path, piece = self._pieces[part]
         try:
-            with _on_this_machine(path) as local:
-                if sums.digest_of(local, "blake2b") != piece["blake2b"]:
+            with _on_this_machine(path) as local_path:
+                if sums.digest_of(local_path, "blake2b") != piece["blake2b"]:
                     raise UserError(f"{path} is damaged: its hash is wrong; {_MAKE_AGAIN}")
-                array = np.load(local, mmap_mode="r")  # stays mapped after the file is deleted
+                array = np.load(local_path, mmap_mode="r")  # stays mapped after the file is deleted
         except FileNotFoundError as error:
             raise UserError(f"{path} is missing; {_MAKE_AGAIN}") from error
         except OSError as error:
@@ -214,7 +214,7 @@ def _on_this_machine(path: Path) -> Iterator[Path]:
     with ExitStack() as copies:
         while True:
             try:
-                local = copies.enter_context(bucket.local_copy(path))
+                local_path = copies.enter_context(bucket.local_copy(path))
                 break
             except FileNotFoundError:
                 raise
@@ -228,7 +228,7 @@ def _on_this_machine(path: Path) -> Iterator[Path]:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(_RETRY_SECONDS)
-        yield local
+        yield local_path
 
 
 class ShardRecord(TypedDict):
@@ -267,7 +267,7 @@ class ShardJob(NamedTuple):
     """The folder to write pieces to."""
 
     @property
-    def record(self) -> Path:
+    def record_path(self) -> Path:
         """Return the path of the JSON record of the shard."""
         return self.out / f"{self.number:05}.json"
 
@@ -277,10 +277,10 @@ class ShardJob(NamedTuple):
         Args:
           filenames: the names of all files in the folder of the pieces.
         """
-        if self.record.name not in filenames:
+        if self.record_path.name not in filenames:
             return None
         try:
-            record = records.parse_object(self.record.read_bytes(), ShardRecord)
+            record = records.parse_object(self.record_path.read_bytes(), ShardRecord)
         except (FileNotFoundError, ValueError):
             return None
         names = {piece_path(self.out, self.number, n).name for n in range(len(record["pieces"]))}
@@ -305,7 +305,7 @@ class ShardJob(NamedTuple):
             "first": faults.first,
             "pieces": pieces,
         }
-        atomic_file.write_whole(self.record, json.dumps(record).encode())
+        atomic_file.write_whole(self.record_path, json.dumps(record).encode())
         return record
 
 
@@ -334,29 +334,29 @@ def open_shards(
     digest = splits.digest(prefix, *chain.from_iterable(shard_hashes))
     cache_dir = bucket.as_path(config.cache_dir)
     root = cache_dir if isinstance(cache_dir, bucket.BucketPath) else cache.cache_root(config)
-    out = root / f"pieces-{digest[:24]}"
+    folder = root / f"pieces-{digest[:24]}"
     numbered = enumerate(zip(shards, shard_hashes, strict=True))
-    jobs = [ShardJob(number, shard, digests, out) for number, (shard, digests) in numbered]
-    filenames = {path.name for path in out.iterdir()} if out.is_dir() else set()
+    jobs = [ShardJob(number, shard, digests, folder) for number, (shard, digests) in numbered]
+    filenames = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     shard_records = [job.load_record(filenames) for job in jobs]
     if PREPARED in filenames and None not in shard_records:
         with suppress(ValueError):
-            folder = records.parse_object((out / PREPARED).read_bytes(), FolderRecord)
-            if folder["shards"] == shard_records:
-                return PreparedPieces(out, folder, text, config)
-    out.mkdir(parents=True, exist_ok=True)
-    folder = {"shards": [], "token_counts": []}
+            folder_record = records.parse_object((folder / PREPARED).read_bytes(), FolderRecord)
+            if folder_record["shards"] == shard_records:
+                return PreparedPieces(folder, folder_record, text, config)
+    folder.mkdir(parents=True, exist_ok=True)
+    folder_record = {"shards": [], "token_counts": []}
     missing_jobs = [job for job, record in zip(jobs, shard_records, strict=True) if record is None]
     new_records = engine(lambda job: job.make(text, config), missing_jobs)
     for shard, cached_record in zip(shards, shard_records, strict=True):
         record = cached_record or next(new_records)
-        folder["shards"].append(record)
+        folder_record["shards"].append(record)
         Faults(Counter(record["skipped"]), record["first"]).warn()
         if not record["num_read"]:
             warn(f"shard {shard} is empty; was it copied completely?")
-    prepared = PreparedPieces(out, folder, text, config)
-    folder["token_counts"] = prepared.count_tokens()
-    atomic_file.write_whole(out / PREPARED, json.dumps(folder).encode())
+    prepared = PreparedPieces(folder, folder_record, text, config)
+    folder_record["token_counts"] = prepared.count_tokens()
+    atomic_file.write_whole(folder / PREPARED, json.dumps(folder_record).encode())
     if len(prepared):
         batching.Batches(prepared, config, 0)  # counts packed rows, and stores the counts
     return prepared
@@ -373,8 +373,8 @@ def on_ray(address: str) -> parts.Engine:
 
     def engine(make: Callable[[object], object], jobs: Iterable[object]) -> Iterator[object]:
         try:
-            logs = {"log_to_driver": False, "logging_level": logging.WARNING}
-            ray.init(address or None, ignore_reinit_error=True, **logs)
+            log_options = {"log_to_driver": False, "logging_level": logging.WARNING}
+            ray.init(address or None, ignore_reinit_error=True, **log_options)
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise UserError(
                 f"--ray {address}: cannot reach a Ray cluster ({error}); start one with: ray start "

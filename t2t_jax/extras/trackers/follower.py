@@ -119,29 +119,29 @@ def send_run(workdir: Path, target: Target, ended: threading.Event) -> int:
       Exception: the tracker's library failed to send the last records.
     """
     with _lock_run(workdir, target) as run_id:
-        run, sent_signature, is_over = None, None, False
+        open_run, sent_signature, is_over = None, None, False
         while not is_over:
             is_over = ended.wait(_INTERVAL)
             signature = run_files.log_signature(workdir)
             if signature == sent_signature and not is_over:
                 continue
             try:
-                records, end = _final_records(workdir, is_over)
-                if run is None and records:
-                    run = TRACKERS[target.tracker](target.project, run_id, workdir)
-                    count = run.rows
-                if run is not None:
-                    run.send([*_rows(records, count, run.figures)])
+                records, end_text = _final_records(workdir, is_over)
+                if open_run is None and records:
+                    open_run = TRACKERS[target.tracker](target.project, run_id, workdir)
+                    count = open_run.rows
+                if open_run is not None:
+                    open_run.send([*_rows(records, count, open_run.figures)])
                     count = max(count, len(records))
                 sent_signature = signature
             except Exception as error:
                 if is_over:
                     raise
                 print(in_one_line(f"{type(error).__name__}: {error}"), flush=True)
-                run = None  # opened again at the next change, to ask for the records it has
-        if run is None:
+                open_run = None  # opened again at the next change, to ask for the records it has
+        if open_run is None:
             return 0
-        run.close(end, bool(end and end.startswith("error: ")))
+        open_run.close(end_text, bool(end_text and end_text.startswith("error: ")))
         return count
 
 
@@ -164,31 +164,31 @@ def _final_records(workdir: Path, is_over: bool) -> tuple[list[Record], str | No
     """Return log records that no resumed run repeats, and why training ended, or None."""
     with redirect_stderr(None):  # the trainer warns of damaged lines itself
         records = run_files.read_log(workdir)
-    ends = [str(record.get("text", "")) for record in records if record["of"] == END]
-    steps = [record["step"] for record in records if record["of"] == CHECKPOINT]
-    last = float("inf") if is_over and ends else max(steps, default=-1)
+    end_texts = [str(record.get("text", "")) for record in records if record["of"] == END]
+    checkpoint_steps = [record["step"] for record in records if record["of"] == CHECKPOINT]
+    last = float("inf") if is_over and end_texts else max(checkpoint_steps, default=-1)
     final_records = [r for r in records if r["of"] not in (CHECKPOINT, END) and r["step"] <= last]
-    return final_records, ends[-1] if ends else None
+    return final_records, end_texts[-1] if end_texts else None
 
 
 def _rows(
     records: Sequence[Record], first: int, sent_figures: Container[tuple[str, int]]
 ) -> Iterator[Row]:
     """Yield records from index `first` on as rows, without figures (name, step) already sent."""
-    for number, record in enumerate(records[first:], first):
+    for index, record in enumerate(records[first:], first):
         step, figures = record["step"], scalars(record)
         if record["of"] == WARNING:  # trackers plot a warning as a 1 under the name of its rule
             figures[f"{WARNING}/{record.get('rule', WARNING)}"] = 1.0
-        names = [name for name in figures if (name, step) not in sent_figures]
-        if names:
-            yield Row(number, step, record.get("time") or 0.0, {n: figures[n] for n in names})
+        new_names = [name for name in figures if (name, step) not in sent_figures]
+        if new_names:
+            yield Row(index, step, record.get("time") or 0.0, {n: figures[n] for n in new_names})
 
 
 def read_targets(workdir: Path) -> dict[Target, str]:
     """Return the tracker projects of earlier starts of a run, with the run's id at each."""
     files = [workdir / TRACKERS_FOLDER / f"{name}.json" for name in TRACKERS.all_names]
-    remedy = "remove the file to send the run again, under a new id"
-    records = [read_object(file, _SCHEMA, remedy) for file in files if file.exists()]
+    advice = "remove the file to send the run again, under a new id"
+    records = [read_object(file, _SCHEMA, advice) for file in files if file.exists()]
     return {Target(*record["tracker"].split(":", 1)): record["id"] for record in records}
 
 

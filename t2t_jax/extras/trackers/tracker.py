@@ -104,10 +104,10 @@ def _open_mlflow(project: str, run_id: str, workdir: Path) -> OpenRun:
     experiment_id = experiment.experiment_id if experiment else client.create_experiment(project)
     runs = client.search_runs([experiment_id], f"tags.`t2t_jax.id` = '{run_id}'")
     run = runs[0] if runs else client.create_run(experiment_id, None, tags, str(workdir))
-    their_id = run.info.run_id
+    mlflow_id = run.info.run_id
     new_fields = fields.keys() - run.data.params.keys()  # MLflow refuses to change a parameter
-    client.log_batch(their_id, params=[Param(name, str(fields[name])) for name in new_fields])
-    client.update_run(their_id, status="RUNNING")
+    client.log_batch(mlflow_id, params=[Param(name, str(fields[name])) for name in new_fields])
+    client.update_run(mlflow_id, status="RUNNING")
 
     def send(rows: Sequence[Row]) -> None:
         metrics = [
@@ -115,14 +115,14 @@ def _open_mlflow(project: str, run_id: str, workdir: Path) -> OpenRun:
             for row in rows
             for figure, value in row.figures.items()
         ]
-        client.log_batch(their_id, metrics=metrics, synchronous=True)
+        client.log_batch(mlflow_id, metrics=metrics, synchronous=True)
 
     def close(end: str | None, has_failed: bool) -> None:
         if end is not None:
-            client.set_tag(their_id, "end", end)
-            client.set_terminated(their_id, "FAILED" if has_failed else "FINISHED")
+            client.set_tag(mlflow_id, "end", end)
+            client.set_terminated(mlflow_id, "FAILED" if has_failed else "FINISHED")
 
-    histories = [client.get_metric_history(their_id, figure) for figure in run.data.metrics]
+    histories = [client.get_metric_history(mlflow_id, figure) for figure in run.data.metrics]
     figures = frozenset((point.key, point.step) for points in histories for point in points)
     return OpenRun(send, close, figures=figures)
 

@@ -143,10 +143,10 @@ def plot_curves(
     """
     low, high = float(y.min()), float(y.max())
     curve = np.interp(np.linspace(x[0], x[-1], 2 * width), x, y)
-    level = np.rint((curve - low) / ((high - low) or 1) * (4 * height - 1))
-    previous = np.append(level[:1], level[:-1])  # each column connects two levels
-    row = np.arange(4 * height)[::-1, None]
-    dots = (np.minimum(level, previous) <= row) & (row <= np.maximum(level, previous))
+    levels = np.rint((curve - low) / ((high - low) or 1) * (4 * height - 1))
+    previous = np.append(levels[:1], levels[:-1])  # each column connects two levels
+    dot_rows = np.arange(4 * height)[::-1, None]
+    dots = (np.minimum(levels, previous) <= dot_rows) & (dot_rows <= np.maximum(levels, previous))
     cells = (dots.reshape(height, 4, width, 2) * _DOTS[:, None]).sum((1, 3))
     labels = [f"{high:.3g}", *[""] * (height - 2), f"{low:.3g}"]
     lines = [

@@ -124,18 +124,18 @@ def settings_section(
     task: Task, experiment: PublishedExperiment, config: Config, scores: Sequence[Record]
 ) -> Section:
     """Return the section that compares the settings of a run and its scores with the paper."""
-    published, on_dev = experiment.settings, _changes(experiment, scores)
+    published, dev_changes = experiment.settings, _changes(experiment, scores)
     # All scores are on dev, and the run averages as many checkpoints as the paper does on dev.
-    if config.checkpoint.average == on_dev.get("checkpoint.average"):
-        published |= on_dev
+    if config.checkpoint.average == dev_changes.get("checkpoint.average"):
+        published |= dev_changes
     rows = [
         *_settings(task, experiment, config, published),
         *_test_sets(experiment, scores),
         *_searches(experiment, published, scores),
     ]
     if metric := task.compare_metric(scores):
-        mark, run_kind = DEVIATES if metric.deviates else "", metric.ours or UNKNOWN
-        rows.append((mark, metric.name, metric.section, metric.published, run_kind))
+        mark, run_value = DEVIATES if metric.deviates else "", metric.ours or UNKNOWN
+        rows.append((mark, metric.name, metric.section, metric.published, run_value))
     notes = [
         f"Compared with the {experiment.name} of the paper. Deviations: "
         f"{', '.join(page.deviations(rows)) or 'none'}.",
@@ -204,11 +204,11 @@ def _searches(
     for score in scores:
         settings = {f"decoding.{name}": value for name, value in score.get("decoding", {}).items()}
         settings["checkpoint.average"] = averaging(score)
-        on_dev = _changes(experiment, [score])
+        dev_changes = _changes(experiment, [score])
         for constant in paper.CONSTANTS:
             for path in constant.values.keys() & settings.keys():
                 value, paper_value = settings[path], published[path]
-                if value not in (paper_value, on_dev.get(path, paper_value)):
+                if value not in (paper_value, dev_changes.get(path, paper_value)):
                     label = f"{constant.name} in scoring", _section(experiment, constant)
                     rows[DEVIATES, *label, format_cell(paper_value), format_cell(value)] = None
     return list(rows)
@@ -305,24 +305,24 @@ def _training(
 ) -> dict[str, str]:
     """Return table cells by name: the cost of a run so far, or planned if no step is logged."""
     data, steps = config.data, config.training.num_train_steps
-    tokens: float = data.target_tokens_per_step
+    step_tokens: float = data.target_tokens_per_step
     seconds = estimate = None
     default = max(config.parallel.data, 1)
     records = [{"devices": default} | record for record in log]
     names = "step", "target_tokens", "target_tokens_per_second", "devices"
     figures = page.series(records, "train", *names)
-    last_steps, counts, rates, devices = figures[:, figures[2] > 0]
+    last_steps, token_counts, rates, devices = figures[:, figures[2] > 0]
     if len(last_steps):
         # The median is robust to restarts, whose first record covers fewer steps than the gap.
-        tokens = float(np.median(counts / np.maximum(np.diff(last_steps, prepend=0), 1)))
+        step_tokens = float(np.median(token_counts / np.maximum(np.diff(last_steps, prepend=0), 1)))
         steps = int(last_steps[-1])
-        times = counts / rates * (steps * tokens / counts.sum())
+        times = token_counts / rates * (steps * step_tokens / token_counts.sum())
         seconds = float(times.sum())
         if sustained_tflops is not None:
             estimate = paper.training_flops(float(devices @ times), sustained_tflops * 1e12)
     labels = dict.fromkeys(str(record["devices"]) for record in log if "devices" in record)
     cell = ", then ".join(labels) or (str(default) if config.parallel.data > 0 else _NOT_LOGGED)
-    sides = tokens * data.source_tokens_per_step / data.target_tokens_per_step, tokens
+    sides = step_tokens * data.source_tokens_per_step / data.target_tokens_per_step, step_tokens
     return _figures(config.model, data.vocab_size, sides, steps, cell, seconds, estimate)
 
 
@@ -336,14 +336,14 @@ def _published_training(published: Mapping[str, Any], model: str) -> dict[str, s
         devices, seconds = str(cost.devices), cost.seconds
         estimate = paper.training_flops(seconds * cost.devices, paper.P100_FLOPS)
     vocab_size, steps = published["data.vocab_size"], published["training.num_train_steps"]
-    sides = published["data.source_tokens_per_step"], published["data.target_tokens_per_step"]
-    return _figures(network, vocab_size, sides, steps, devices, seconds, estimate)
+    side_tokens = published["data.source_tokens_per_step"], published["data.target_tokens_per_step"]
+    return _figures(network, vocab_size, side_tokens, steps, devices, seconds, estimate)
 
 
 def _figures(
     model: ModelConfig,
     vocab_size: int,
-    tokens: tuple[float, float],
+    side_tokens: tuple[float, float],
     steps: int,
     devices: str,
     seconds: float | None,
@@ -352,21 +352,21 @@ def _figures(
     """Return the names and cells of the table of training costs.
 
     Args:
-      tokens: the numbers of source and target tokens per step.
+      side_tokens: the numbers of source and target tokens per step.
       seconds: the wall-clock time of all steps, if known.
       estimate: time × devices × sustained FLOP/s, if known.
     """
-    step_flops = model_flops_per_step(model, vocab_size, *tokens)
-    total = step_flops * steps
+    step_flops = model_flops_per_step(model, vocab_size, *side_tokens)
+    total_flops = step_flops * steps
     return {
         "parameters": f"{num_parameters(model, vocab_size):,}",
-        "target tokens a step": f"{tokens[1]:,.0f}",
+        "target tokens a step": f"{side_tokens[1]:,.0f}",
         "model FLOPs a step": page.scientific(step_flops),
         "steps": f"{steps:,}",
         "devices": devices,
         "time": duration(seconds) if seconds else UNKNOWN,
-        "model FLOPs": page.scientific(total),
-        "model FLOP/s": page.scientific(total / seconds) if seconds else UNKNOWN,
+        "model FLOPs": page.scientific(total_flops),
+        "model FLOP/s": page.scientific(total_flops / seconds) if seconds else UNKNOWN,
         "time × devices × sustained FLOP/s": page.scientific(estimate) if estimate else UNKNOWN,
     }
 
@@ -393,11 +393,11 @@ def goodput_sections(goodput: Goodput, price: float | None, watts: float | None)
     if len(goodput.jobs) > 1:
         notes.append(_BETWEEN_JOBS)
     header: Row = ("", "time", "share", "device hours", *costs)
-    jobs = [_job_row(number, job) for number, job in enumerate(figures["jobs"], 1)]
-    titles: Row = ("", "started (UTC)", "on", "steps", "repeated", "time", "end")
+    job_rows = [_job_row(number, job) for number, job in enumerate(figures["jobs"], 1)]
+    job_header: Row = ("", "started (UTC)", "on", "steps", "repeated", "time", "end")
     return [
         Section("Where the time went", notes, header, rows),
-        Section("Jobs", ["A job is one start of the training program."], titles, jobs),
+        Section("Jobs", ["A job is one start of the training program."], job_header, job_rows),
     ]
 
 

@@ -150,8 +150,8 @@ def _names(workdirs: Sequence[Path]) -> list[str]:
 def _page(runs: Sequence[WatchedRun], console: Console) -> Group:
     """Return the table of runs, then their messages and curves."""
     messages = _messages(runs)
-    lines = console.height - len(runs) - len(messages) - 3 if console.is_terminal else 100
-    plots = _plots(runs, console, max(_MIN_LINES, min(_MAX_LINES, lines // 3)))
+    free_lines = console.height - len(runs) - len(messages) - 3 if console.is_terminal else 100
+    plots = _plots(runs, console, max(_MIN_LINES, min(_MAX_LINES, free_lines // 3)))
     return Group(_table(runs), *messages, *plots)
 
 
@@ -218,9 +218,9 @@ def _messages(runs: Sequence[WatchedRun]) -> list[Text]:
 def _plots(runs: Sequence[WatchedRun], console: Console, height: int) -> list[RenderableType]:
     width = console.width if console.is_terminal else min(console.width, _WIDEST_IN_FILE)
     columns = 2 if width >= _NARROWEST_PAIR else 1
-    colored = console.color_system is not None
+    has_colors = console.color_system is not None
     plots = [
-        Text.from_ansi(plot_in_terminal(title, curves, width // columns, height, colored))
+        Text.from_ansi(plot_in_terminal(title, curves, width // columns, height, has_colors))
         for title, curves in _curves(runs).items()
         if any(curve.size for curve in curves)
     ]
@@ -262,20 +262,20 @@ _MARKERS = "*o+x#@=%"
 _TICKS = 4
 
 
-def _style_of(number: int) -> tuple[str, int]:
+def _style_of(index: int) -> tuple[str, int]:
     """Return the marker character and the terminal color of the curve with this index."""
-    return _MARKERS[number % len(_MARKERS)], _COLORS[number % len(_COLORS)]
+    return _MARKERS[index % len(_MARKERS)], _COLORS[index % len(_COLORS)]
 
 
 def plot_in_terminal(
-    title: str, curves: Sequence[Curve], width: int, height: int, colored: bool
+    title: str, curves: Sequence[Curve], width: int, height: int, has_colors: bool
 ) -> str:
     """Draw curves in the same axes, as text of `width` by `height` characters.
 
     Args:
       title: the title of the plot. A single curve adds its last value to it.
       curves: at least one curve with values. Empty curves are skipped.
-      colored: draw Braille dots in ANSI colors. Without colors, each of several curves has its
+      has_colors: draw Braille dots in ANSI colors. Without colors, each of several curves has its
         own marker character.
     """
     with needs_extra("plots", "a plot in the terminal"):
@@ -285,18 +285,18 @@ def plot_in_terminal(
     plotext.theme("clear")
     plotext.plot_size(width, height)
     plotext.title(f"{title}: {_number(curves[0][1, -1])}" if len(curves) == 1 else title)
-    uses_braille = colored or len(curves) == 1
+    uses_braille = has_colors or len(curves) == 1
     for number, curve in enumerate(curves):
         if curve.size:
             steps, values = curve.tolist()
             marker, color = _style_of(number)
-            style = {"color": color} if colored else {}
+            style = {"color": color} if has_colors else {}
             plotext.plot(steps, values, marker="braille" if uses_braille else marker, **style)
     x_ticks, y_ticks = map(_ticks, np.concatenate(curves, axis=1))
     plotext.xticks(x_ticks, [f"{tick:,.0f}" for tick in x_ticks])
     plotext.yticks(y_ticks, [_number(tick) for tick in y_ticks])
     plot = plotext.build()
-    return str(plot if colored else plotext.uncolorize(plot))
+    return str(plot if has_colors else plotext.uncolorize(plot))
 
 
 def _ticks(values: Float[np.ndarray, " n"]) -> list[float]:

@@ -244,7 +244,7 @@ def test_ctrl_c_ends_a_terminal_that_follows_and_leaves_it_in_order(tmp_path):
 
 
 def test_a_plot_has_the_range_of_its_curves_on_its_axes():
-    drawn = plot_in_terminal("loss", [np.array([[1, 2001], [0.5, 4.0]])], 60, 10, colored=False)
+    drawn = plot_in_terminal("loss", [np.array([[1, 2001], [0.5, 4.0]])], 60, 10, has_colors=False)
     lines = drawn.splitlines()
     assert len(lines) == 10
     assert max(map(len, lines)) <= 60
@@ -253,4 +253,4 @@ def test_a_plot_has_the_range_of_its_curves_on_its_axes():
 
 
 def test_a_curve_of_one_value_is_a_point():
-    assert "7┤" in plot_in_terminal("loss", [np.array([[100.0], [7.0]])], 40, 8, colored=False)
+    assert "7┤" in plot_in_terminal("loss", [np.array([[100.0], [7.0]])], 40, 8, has_colors=False)

@@ -62,11 +62,11 @@ def model_card(workdir: Path, model: PortableModel, address: str, licence: str) 
     config, scores = read_config(workdir), read_scores(workdir)
     scores = scores or last_evaluation(config, read_log(workdir))
     decay = model.config.training.ema_decay
-    published = list(model.steps), [] if decay is None else [decay]
+    published_source = list(model.steps), [] if decay is None else [decay]
     model_scores = [
         score
         for score in scores
-        if (score.get("checkpoints"), score.get("ema_decays", [])) == published
+        if (score.get("checkpoints"), score.get("ema_decays", [])) == published_source
     ]
     title = address.partition("@")[0].rstrip("/").rpartition("/")[2]
     sections = [section for section in build_report(workdir).sections if section.title in _SECTIONS]
@@ -104,8 +104,8 @@ def _metadata(config: Config, scores: Sequence[Record], title: str, licence: str
     pair = language_of(data.source_language), language_of(data.target_language)
     languages = dict.fromkeys(pair if facts.hub_task == "translation" else ())
     codes = [language for language in languages if _LANGUAGE.fullmatch(language)]
-    names = (public_name(component.name) for component in components_of(data.corpus))
-    datasets = dict.fromkeys(_DATASETS[name] for name in names if name in _DATASETS)
+    corpus_names = (public_name(component.name) for component in components_of(data.corpus))
+    datasets = dict.fromkeys(_DATASETS[name] for name in corpus_names if name in _DATASETS)
     results = list(_results(config, scores))
     fields = {
         "language": codes,
@@ -124,8 +124,8 @@ def _results(config: Config, scores: Sequence[Record]) -> Iterator[dict[str, Any
     # Of each test set, take the score of the most sentences, and among equals the newest.
     task, hub_task = task_of(config.data.corpus, config.data.task), config.data.facts.hub_task
     by_size = sorted(scores, key=lambda score: score.get("num_sentences") or 0)
-    largest = {scored_test_set(score): score for score in by_size}
-    for name, score in largest.items():
+    best_known = {scored_test_set(score): score for score in by_size}
+    for name, score in best_known.items():
         metrics = [
             {"type": metric.field, "value": score[metric.field], "name": metric.name}
             | ({"args": {"signature": score[signature]}} if signature in score else {})
@@ -193,9 +193,9 @@ def _hardware(workdir: Path) -> str:
     for job in goodput.jobs:
         account = job.account
         date = time.strftime("%Y-%m-%d", time.gmtime(account["begun"]))
-        spent = duration(sum(job.seconds.values()) - job.seconds[BETWEEN])
+        job_time = duration(sum(job.seconds.values()) - job.seconds[BETWEEN])
         hardware = f"{account['devices']} × {account.get('kind', 'unknown device')}"
-        lines.append(f"- {date}: {account.get('hardware', hardware)}, {spent}")
+        lines.append(f"- {date}: {account.get('hardware', hardware)}, {job_time}")
     return "\n".join(["Training hardware, with one line per job:", "", *lines])
 
 

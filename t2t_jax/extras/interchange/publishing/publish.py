@@ -128,20 +128,20 @@ def _upload(directory: Path, target: Address, private: bool) -> str:
     """Upload a directory to the hub in one commit, and return the address of the commit."""
     paths = (path for path in directory.rglob("*") if path.is_file())
     files = {path.relative_to(directory).as_posix(): path for path in paths}
-    with reaching(target) as library:
-        hub, name = library.HfApi(library_name="t2t_jax"), target.repository
+    with reaching(target) as hub_library:
+        hub, name = hub_library.HfApi(library_name="t2t_jax"), target.repository
         hub.create_repo(name, private=private or None, exist_ok=True)
         if private and not hub.model_info(name).private:
             raise UserError(f"{target} exists and is public; make it private on the hub first")
         if target.revision:
             hub.create_branch(name, branch=target.revision, exist_ok=True)
-        stored = hub.list_repo_files(name, revision=target.revision)
+        hub_files = hub.list_repo_files(name, revision=target.revision)
         patterns = [*RUN_FILES, *STATE_FILES]
         # The commit deletes files of an earlier upload, but keeps all other files on the hub.
-        earlier = {*library.utils.filter_repo_objects(stored, allow_patterns=patterns)}
+        old_files = {*hub_library.utils.filter_repo_objects(hub_files, allow_patterns=patterns)}
         changes = [
-            *(library.CommitOperationAdd(path, file) for path, file in files.items()),
-            *(library.CommitOperationDelete(path) for path in sorted(earlier - files.keys())),
+            *(hub_library.CommitOperationAdd(path, file) for path, file in files.items()),
+            *(hub_library.CommitOperationDelete(path) for path in sorted(old_files - files.keys())),
         ]
         message = "Publish a run of t2t_jax"
         commit = hub.create_commit(name, changes, commit_message=message, revision=target.revision)

@@ -40,7 +40,7 @@ def publish_with_space(command: PublishCommand, directory: Path) -> str:
         raise UserError(
             f"--space {directory} is inside --dry-run {dry_run}; choose another directory"
         )
-    with atomic_file.writing_directory(directory) as partial:
+    with atomic_file.writing_directory(directory) as new_directory:
         address = publish(command)
         values = {
             "name": json.dumps(command.destination if dry_run else address),
@@ -53,5 +53,5 @@ def publish_with_space(command: PublishCommand, directory: Path) -> str:
         }
         for file in _FILES:
             text = (files(__package__) / "space" / f"{file}.txt").read_text("utf-8")
-            (partial / file).write_text(Template(text).substitute(values), encoding="utf-8")
+            (new_directory / file).write_text(Template(text).substitute(values), encoding="utf-8")
     return address

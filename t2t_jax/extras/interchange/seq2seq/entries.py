@@ -57,35 +57,35 @@ class Entries(NamedTuple):
     languages: dict[str, int]
     """The id of each language's tag, by language code."""
 
-    def vocabulary(self, first: list[int], begin: int) -> tuple[Vocabulary, places.Order]:
+    def vocabulary(self, first: list[int], bos_id: int) -> tuple[Vocabulary, places.Order]:
         """Return the vocabulary that splits text, and the model's id of each vocabulary entry.
 
         Args:
           first: the model's ids of the entries that come first; see `new_order`.
-          begin: the model's id of `<s>`.
+          bos_id: the model's id of `<s>`.
         """
         is_distinct = (
             len({*first}) == len(first) and self.pieces.index(places.UNKNOWN) not in first[:2]
         )
-        if not is_distinct or max(*first, begin) >= len(self.pieces):
+        if not is_distinct or max(*first, bos_id) >= len(self.pieces):
             raise UserError(
                 f"{self.file.with_name('config.json')} has special ids that do not fit the "
-                f"vocabulary: padding, end of sentence and others are {[*first, begin]}; copy the "
+                f"vocabulary: padding, end of sentence and others are {[*first, bos_id]}; copy the "
                 "files of one model"
             )
-        names, order = places.new_order(self.pieces, first)
+        names, old_ids = places.new_order(self.pieces, first)
         model = model_files.read_bytes(self.file)
         with model_files.naming_file(self.file):
             if self.file.name != TOKENIZER:
-                return paired_vocabulary((model, model), (names, names)), order
+                return paired_vocabulary((model, model), (names, names)), old_ids
             # tokenizer.json does not define the entries that only the matrices have.
-            ids = [places.NONE if self.pieces[n] == unused(n) else n for n in order.tolist()]
-            return pretrained_vocabulary(model.decode(), ids, names.index(places.UNKNOWN)), order
+            ids = [places.NONE if self.pieces[n] == unused(n) else n for n in old_ids.tolist()]
+            return pretrained_vocabulary(model.decode(), ids, names.index(places.UNKNOWN)), old_ids
 
 
-def unused(number: int) -> str:
+def unused(token_id: int) -> str:
     """Return the placeholder for an id without an entry in the vocabulary: <unused NUMBER>."""
-    return f"<unused {number}>"
+    return f"<unused {token_id}>"
 
 
 def read_entries(path: Path, size: int) -> Entries:
@@ -147,18 +147,18 @@ def _read_sentencepiece(file: Path) -> tuple[dict[str, int], dict[str, int]]:
         special = {splitter.unk_id(), splitter.bos_id(), splitter.eos_id()}
         if special != {0, 1, 2}:
             raise UserError(f"{file} does not use the ids 0 to 2 for <unk>, <s> and </s>")
-        ids = {name: number for number, name in enumerate(places.FIRST_ENTRIES)}
-        ids |= {piece: number + 1 for number, piece in enumerate(pieces) if number > 2}
+        ids = {name: token_id for token_id, name in enumerate(places.FIRST_ENTRIES)}
+        ids |= {piece: token_id + 1 for token_id, piece in enumerate(pieces) if token_id > 2}
     textless = {name: ids[name] for name in places.FIRST_ENTRIES if name in ids}
     tokens = tokenizer_settings(path).get("added_tokens_decoder", {})
     try:
-        extra_ids = {token["content"]: int(number) for number, token in tokens.items()}
+        extra_ids = {token["content"]: int(token_id) for token_id, token in tokens.items()}
     except ValueError as error:
         raise UserError(f"{path / SETTINGS} has an added token whose id is no number") from error
     next_id = max(ids.values(), default=0) + 1
-    for number, name in enumerate(_extra_tokens(path), next_id):
-        extra_ids.setdefault(name, number)
-    textless |= {name: number for name, number in extra_ids.items() if name not in ids}
+    for token_id, name in enumerate(_extra_tokens(path), next_id):
+        extra_ids.setdefault(name, token_id)
+    textless |= {name: token_id for name, token_id in extra_ids.items() if name not in ids}
     return {**ids, **textless}, textless
 
 

@@ -130,16 +130,16 @@ class Seq2SeqFormat:
         starts = {name: search[name] for name in (_START, _FORCED) if search.get(name) is not None}
         hf_config = {_START: None, _FORCED: None, **hf_config, **starts}
         languages = _languages(path, entries, hf_config, source_language, target_language)
-        pair = [framed.language_code(name, list(entries.languages)) for name in languages]
-        if hf_config[_START] is None and (self.starts_with_end or not pair):
+        codes = [framed.language_code(name, list(entries.languages)) for name in languages]
+        if hf_config[_START] is None and (self.starts_with_end or not codes):
             hf_config[_START] = hf_config["eos_token_id"]
         elif hf_config[_START] in (None, *entries.languages.values()):
-            hf_config[_START] = entries.languages[pair[1]]
+            hf_config[_START] = entries.languages[codes[1]]
         # Padding has no position in transformers, so a target cannot start with it.
         if not self.has_table and hf_config[_START] == hf_config["pad_token_id"]:
             expected = {_START: hf_config["eos_token_id"]}
             pretrained.refuse_other_options(path / "config.json", hf_config, expected)
-        vocabulary, order = _vocabulary(path, self, hf_config, entries, pair)
+        vocabulary, hf_ids = _vocabulary(path, self, hf_config, entries, codes)
         start_names = {hf_config["pad_token_id"]: "padding", hf_config["eos_token_id"]: "end"}
         sides = "data.source_language", "data.target_language"
         changes: Mapping[str, Any] = {
@@ -150,7 +150,7 @@ class Seq2SeqFormat:
             **dict(zip(sides, languages, strict=False)),
         }
         config = pretrained.config_from_hf(path, hf_config, self.fields, changes)
-        arrays = _arrays(pretrained.read_tensors(path, _spellings), self, config, order)
+        arrays = _arrays(pretrained.read_tensors(path, _spellings), self, config, hf_ids)
         if self.has_table:
             length = len(arrays["target_position"])
             pretrained.refuse_other_options(
@@ -162,8 +162,8 @@ class Seq2SeqFormat:
             }
             config = config.replace({"model.max_positions": length, **limits})
         model = portable.PortableModel(config, vocabulary, arrays, ())
-        imported = _FORCED, _START
-        return generation.with_hf_search(model, path, hf_config, order.tolist(), imported)
+        imported_settings = _FORCED, _START
+        return generation.with_hf_search(model, path, hf_config, hf_ids.tolist(), imported_settings)
 
     def write(self, model: portable.PortableModel, directory: Path) -> None:
         """Write a model as transformers' `save_pretrained` does."""
@@ -195,8 +195,8 @@ def _languages(
     if not codes:
         return ()
     code_of = {number: code for code, number in entries.languages.items()}
-    english = (code for code in codes if code.split("_")[0] in ("en", "eng"))
-    source = source or settings.get("src_lang") or next(english, codes[0])
+    english_codes = (code for code in codes if code.split("_")[0] in ("en", "eng"))
+    source = source or settings.get("src_lang") or next(english_codes, codes[0])
     target = target or settings.get("tgt_lang") or code_of.get(hf_config[_FORCED])
     target = target or code_of.get(hf_config[_START])
     if target is None:
@@ -213,11 +213,11 @@ def _vocabulary(
     """Return the vocabulary with language tags, and the model's id of each entry."""
     ids = {piece: number for number, piece in enumerate(entries.pieces)}
     pad, end, start = hf_config["pad_token_id"], hf_config["eos_token_id"], hf_config[_START]
-    bos = hf_config.get("bos_token_id")
-    begin: Any = ids.get(places.BEGIN, pad) if bos is None else bos
-    first = [pad, end, begin if start in (pad, end) else start, ids[places.UNKNOWN]]
-    text, order = entries.vocabulary(first, begin)
-    our_ids = {int(hf_id): our_id for our_id, hf_id in enumerate(order)}
+    stated_bos_id = hf_config.get("bos_token_id")
+    bos_id: Any = ids.get(places.BEGIN, pad) if stated_bos_id is None else stated_bos_id
+    first_ids = [pad, end, bos_id if start in (pad, end) else start, ids[places.UNKNOWN]]
+    text, hf_ids = entries.vocabulary(first_ids, bos_id)
+    our_ids = {int(hf_id): our_id for our_id, hf_id in enumerate(hf_ids)}
     if form.has_languages:
         settings = tokenizer_settings(path)
         # mBART-25 and legacy NLLB put the language tag after the source, not before it.
@@ -226,31 +226,31 @@ def _vocabulary(
         source = ([], [EOS_ID, framed.LANGUAGE]) if has_tag_after else ([framed.LANGUAGE], [EOS_ID])
         target = [framed.LANGUAGE] if start in (pad, end) else []
     else:
-        source, target = ([our_ids[begin]], [EOS_ID]), [our_ids[begin]]
+        source, target = ([our_ids[bos_id]], [EOS_ID]), [our_ids[bos_id]]
     vocabulary = framed.framed_vocabulary(
         text,
         source=source,
         target=target,
-        silent=sorted(our_ids[number] for number in entries.silent | {begin}),
+        silent=sorted(our_ids[number] for number in entries.silent | {bos_id}),
         languages={code: our_ids[number] for code, number in entries.languages.items()},
         pair=pair,
-        first=first,
+        first=first_ids,
     )
-    return vocabulary, order
+    return vocabulary, hf_ids
 
 
 def _arrays(
-    tensors: places.Tensors, form: Seq2SeqFormat, config: Config, order: places.Order
+    tensors: places.Tensors, form: Seq2SeqFormat, config: Config, hf_ids: places.Order
 ) -> Arrays:
-    width, size = config.model.d_model, len(order)
+    width, size = config.model.d_model, len(hf_ids)
     embedding = tensors.take(_EMBEDDING, size, width)
     for name in (SHARED, *_COPIES):
         tensors.take_copy(name, embedding)
-    arrays = {"embedding": places.reorder_rows(embedding, order)}
+    arrays = {"embedding": places.reorder_rows(embedding, hf_ids)}
     if form.has_table:
         arrays["output_bias"] = np.zeros(size, np.float32)  # what transformers takes without it
         if BIAS in tensors:
-            arrays["output_bias"] = places.reorder_rows(tensors.take(BIAS, 1, size)[0], order)
+            arrays["output_bias"] = places.reorder_rows(tensors.take(BIAS, 1, size)[0], hf_ids)
         length = None
         for side, stack in (("source", "encoder"), ("target", "decoder")):
             rows = tensors.take(f"{stack}.embed_positions.weight", length, width)

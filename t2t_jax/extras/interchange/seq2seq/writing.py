@@ -37,34 +37,34 @@ def write_seq2seq(model: portable.PortableModel, form: Seq2SeqFormat, directory:
     vocabulary, config = model.vocabulary, model.config
     assert isinstance(vocabulary, FramedVocabulary)
     size, length = len(vocabulary), config.model.num_positions
-    _, order = places.new_order([""] * size, vocabulary.first)
+    _, hf_ids = places.new_order([""] * size, vocabulary.first)
     pieces = vocabulary.pieces([range(size)])[0]
-    begin = pieces.index(places.BEGIN) if places.BEGIN in pieces else BOS_ID
-    special = generation.special_ids(config.model, order, begin)
+    bos_id = pieces.index(places.BEGIN) if places.BEGIN in pieces else BOS_ID
+    special_settings = generation.special_ids(config.model, hf_ids, bos_id)
     forced_id = vocabulary.target_begin[0] if vocabulary.target_begin else None
-    special["forced_bos_token_id"] = None if forced_id is None else int(order[forced_id])
+    special_settings["forced_bos_token_id"] = None if forced_id is None else int(hf_ids[forced_id])
     settings = {
         "vocab_size": size,
         **pretrained.hf_encoder_decoder_fields(config.model, form.fields),
         "max_position_embeddings": length if form.has_table else generation.num_positions(config),
         "tie_word_embeddings": True,
-        **special,
+        **special_settings,
     }
-    arrays = dict(_their_arrays(model, form, order))
+    arrays = dict(_their_arrays(model, form, hf_ids))
     languages = _LANGUAGES.format(*vocabulary.pair) if vocabulary.pair else ""
     readme = _README.format(name=form.model_class, languages=languages)
     pretrained.write_files(directory, form.model_class, form.model_type, settings, arrays, readme)
-    generation.write_search(directory, config, special, order)
-    _write_vocabulary(vocabulary, form, order, directory)
+    generation.write_search(directory, config, special_settings, hf_ids)
+    _write_vocabulary(vocabulary, form, hf_ids, directory)
 
 
 def _their_arrays(
-    model: portable.PortableModel, form: Seq2SeqFormat, order: places.Order
+    model: portable.PortableModel, form: Seq2SeqFormat, hf_ids: places.Order
 ) -> places.NamedArrays:
-    inverse, arrays = np.argsort(order), model.arrays
-    yield f"model.{SHARED}", arrays["embedding"][inverse]
+    our_ids, arrays = np.argsort(hf_ids), model.arrays
+    yield f"model.{SHARED}", arrays["embedding"][our_ids]
     if form.has_table:
-        yield BIAS, arrays["output_bias"][inverse][None]
+        yield BIAS, arrays["output_bias"][our_ids][None]
         for stack, side in (("encoder", "source"), ("decoder", "target")):
             table = arrays[f"{side}_position"]
             reserved_rows = np.zeros((RESERVED_ROWS, table.shape[1]), table.dtype)
@@ -74,35 +74,35 @@ def _their_arrays(
 
 
 def _write_vocabulary(
-    vocabulary: FramedVocabulary, form: Seq2SeqFormat, order: places.Order, directory: Path
+    vocabulary: FramedVocabulary, form: Seq2SeqFormat, hf_ids: places.Order, directory: Path
 ) -> None:
     settings: dict[str, Any] = dict(zip(("src_lang", "tgt_lang"), vocabulary.pair, strict=False))
-    our_ids = np.argsort(order).tolist()  # by the model's id
+    our_ids = np.argsort(hf_ids).tolist()  # by the model's id
     names = [vocabulary.pieces([[our_id]])[0][0] for our_id in our_ids]
-    marks = [names[number] for number in sorted(order[list(vocabulary.marks.values())])]
-    settings |= {"tokenizer_class": _tokenizer_class(vocabulary, form, marks)}
+    tags = [names[number] for number in sorted(hf_ids[list(vocabulary.marks.values())])]
+    settings |= {"tokenizer_class": _tokenizer_class(vocabulary, form, tags)}
     files = vocabulary.text.files
     if isinstance(vocabulary.text, PairedVocabulary):
         (directory / entries.SENTENCEPIECE).write_bytes(files["source.spm"])
-        end = min(map(names.index, marks), default=len(names))
-        extra = [name for n, name in enumerate(names[end:], end) if name != entries.unused(n)]
+        size = min(map(names.index, tags), default=len(names))
+        extra = [name for n, name in enumerate(names[size:], size) if name != entries.unused(n)]
         pretrained.write_json(directory / entries.SPECIAL, {"additional_special_tokens": extra})
-        if marks and marks[0].startswith("__"):
-            table = {name: number for number, name in enumerate(names[:end])}
+        if tags and tags[0].startswith("__"):
+            table = {name: number for number, name in enumerate(names[:size])}
             pretrained.write_json(directory / entries.TABLE, table)
             settings |= entries.language_codes(list(vocabulary.marks))
     else:
         (directory / entries.TOKENIZER).write_bytes(files[entries.TOKENIZER])
-        settings |= {"extra_special_tokens": marks}
+        settings |= {"extra_special_tokens": tags}
     # Legacy NLLB adds two tokens after a source: </s> and the language tag.
     if form.starts_with_end and vocabulary.source_frame[1][0] != vocabulary.source_frame[1][-1]:
         settings |= {"legacy_behaviour": True}
     pretrained.write_json(directory / entries.SETTINGS, settings)
 
 
-def _tokenizer_class(vocabulary: FramedVocabulary, form: Seq2SeqFormat, marks: list[str]) -> str:
+def _tokenizer_class(vocabulary: FramedVocabulary, form: Seq2SeqFormat, tags: list[str]) -> str:
     if not form.has_languages:
         return "BartTokenizer"
     if form.model_type == "mbart":
         return "MBart50Tokenizer" if vocabulary.source_frame[0] else "MBartTokenizer"
-    return "M2M100Tokenizer" if marks and marks[0].startswith("__") else "NllbTokenizer"
+    return "M2M100Tokenizer" if tags and tags[0].startswith("__") else "NllbTokenizer"

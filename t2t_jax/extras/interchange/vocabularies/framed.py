@@ -55,12 +55,12 @@ class FramedVocabulary(Vocabulary):
         self._speller: Vocabulary | None = None
         self.first: list[int] = content["first"]
         """The original ids of the first entries; the other entries keep their original order."""
-        size = min(len(self.text), self.text.source_size)
-        marks = *self.marks.values(), *self._silent
+        vocab_size = min(len(self.text), self.text.source_size)
+        tag_ids = *self.marks.values(), *self._silent
         frames = [content[name] for name in ("source_before", "source_after", "target_before")]
-        if not all(0 <= token < size for token in marks):
+        if not all(0 <= token < vocab_size for token in tag_ids):
             raise ValueError("damaged: it has tags that are no entries")
-        if not all(LANGUAGE <= token < size for frame in frames for token in frame):
+        if not all(LANGUAGE <= token < vocab_size for frame in frames for token in frame):
             raise ValueError("damaged: it has tags around a text that are no entries")
         if any(LANGUAGE in frame for frame in frames) and not (
             len(content["pair"]) == 2 and set(content["pair"]) <= self.marks.keys()

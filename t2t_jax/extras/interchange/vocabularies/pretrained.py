@@ -38,8 +38,8 @@ class PretrainedVocabulary(Vocabulary):
         self.order: list[int] = content["order"]
         """The file's id of each entry; -1 for an entry that the file lacks."""
         self._unknown: int = content["unknown"]
-        size = self._tokenizer.get_vocab_size()
-        if not all(_NONE <= file_id < size for file_id in (*self.order, self._unknown)):
+        tokenizer_size = self._tokenizer.get_vocab_size()
+        if not all(_NONE <= file_id < tokenizer_size for file_id in (*self.order, self._unknown)):
             raise ValueError("damaged: it has entries that its tokenizer does not have")
         self._ids = {file_id: n for n, file_id in enumerate(self.order) if file_id != _NONE}
 
