@@ -194,18 +194,18 @@ class Classification(Labelling):
         inputs, target_lines = corpus.lines(split)
         lines = zip(self._sentences(vocabulary, inputs), target_lines, strict=True)
         for line_number, (sentence, target) in enumerate(lines, 1):
-            place = f"line {line_number} in the {split} split of {corpus.name}"
+            name = f"line {line_number} in the {split} split of {corpus.name}"
             num_labels, length = len(sentence.labels), len(sentence.tokens)
             labels = self.labels_of(target) if num_labels else []
             if len(labels) != num_labels:
                 raise UserError(
-                    f"{place} needs {num_labels} label(s) and has {len(labels)}; give a tagger one "
+                    f"{name} needs {num_labels} label(s) and has {len(labels)}; give a tagger one "
                     "label per word, and a classifier one label per sentence"
                 )
             if split == "train" and (not num_labels or length > config.data.max_length):
                 skipped["too_long" if num_labels else "empty_source"] += 1
                 continue
-            check_one_pass(place, length, longest)
+            check_one_pass(name, length, longest)
             pairs = zip(sentence.labels, labels, strict=True)
             targets = [(p, label_ids[label]) for (p, _), label in pairs if label in label_ids]
             sentences.append(sentence._replace(labels=targets))

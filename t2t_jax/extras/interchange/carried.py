@@ -38,9 +38,9 @@ def refuse_other_models(name: str, form: Any, model: PortableModel) -> None:
         is_read = leaf.metadata.get("read_where", lambda _: True)(getattr(model.config, section))
         if section not in _SECTIONS or section in carried or not is_read:
             continue
-        allowed = carried.get(path, (leaf.default,) if leaf.metadata.get("exported", True) else ANY)
-        if allowed is not ANY and value not in allowed:
-            faults.append(f"{path}={quote(value)} in place of {' or '.join(map(repr, allowed))}")
+        choices = carried.get(path, (leaf.default,) if leaf.metadata.get("exported", True) else ANY)
+        if choices is not ANY and value not in choices:
+            faults.append(f"{path}={quote(value)} in place of {' or '.join(map(repr, choices))}")
     if not isinstance(model.vocabulary, form.VOCABULARIES):
         class_names = " or ".join(kind.__name__ for kind in form.VOCABULARIES)
         faults.append(f"a {type(model.vocabulary).__name__} in place of a {class_names}")

@@ -82,8 +82,8 @@ def with_hf_search(
     is_separate = (path / FILE).exists()
     file = path / (FILE if is_separate else "config.json")  # as transformers does
     record = read_json(file, _GENERATION)
-    stated = {name: record[name] for name in _DEFAULTS if record.get(name) is not None}
-    settings = {**_DEFAULTS, **stated}
+    non_null = {name: record[name] for name in _DEFAULTS if record.get(name) is not None}
+    settings = {**_DEFAULTS, **non_null}
     ids = {int(hf_id): our_id for our_id, hf_id in enumerate(hf_ids)}
     fields = _decoding_fields(settings, ids, hf_config["pad_token_id"], file)
     # config.json also has fields of the network, so check only the names that we know there.

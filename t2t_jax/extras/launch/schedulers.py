@@ -419,8 +419,8 @@ def _merge_patch_file(manifest: str, patch: Path) -> str:
         raise UserError(f"--patch {patch} is not readable YAML: {in_one_line(error)}") from error
     if not isinstance(changes, dict):
         raise UserError(f"--patch {patch} has no fields of a JobSet, such as metadata or spec")
-    merged = _merge(yaml.safe_load(manifest), changes, f"--patch {patch}: ")
-    return _HEADER + yaml.dump(merged, Dumper=Dumper, sort_keys=False, width=1_000_000)
+    content = _merge(yaml.safe_load(manifest), changes, f"--patch {patch}: ")
+    return _HEADER + yaml.dump(content, Dumper=Dumper, sort_keys=False, width=1_000_000)
 
 
 def _merge(value: object, change: object, path: str) -> object:

@@ -55,11 +55,11 @@ def _shard_splits(name: str, config: DataConfig, languages: tuple[str, ...]) -> 
     pattern = name.partition(":")[2]
     fields = fields_of(config, languages or ("text",))
     if pattern.startswith("hf:"):
-        template = fetch_dataset(pattern, lambda path: [*chain(*_patterns(path, languages).values())])
+        glob = fetch_dataset(pattern, lambda path: [*chain(*_patterns(path, languages).values())])
     else:
-        template = os.path.expanduser(pattern)
+        glob = os.path.expanduser(pattern)
     splits = {}
-    for split, patterns in _patterns(template).items():
+    for split, patterns in _patterns(glob).items():
         matches = chain.from_iterable(_shards(path, languages, fields) for path in patterns)
         shards = list(dict.fromkeys(matches))  # valid* also matches the files of validation*
         if shards:
@@ -151,12 +151,12 @@ def _hashes(config: DataConfig, shards: Sequence[Shard]) -> list[list[str]]:
     path_digest = digest(*map(str, paths))
     cache_path = cache_root(config) / f"hashes-{path_digest[:24]}.json"
     try:
-        cached = records.parse_object(cache_path.read_bytes(), _HASHES)["hashes"]
+        entries = records.parse_object(cache_path.read_bytes(), _HASHES)["hashes"]
     except (OSError, ValueError):
-        cached = {}
+        entries = {}
     with ThreadPoolExecutor() as pool:  # hashlib releases the GIL, so threads use all cores
-        hashes = dict(zip(map(str, paths), pool.map(partial(_hash, cached), paths), strict=True))
-    if hashes != cached:
+        hashes = dict(zip(map(str, paths), pool.map(partial(_hash, entries), paths), strict=True))
+    if hashes != entries:
         atomic_file.write_whole(cache_path, json.dumps({"hashes": hashes}).encode())
     return [[str(hashes[str(path)][-1]) for path in shard.files] for shard in shards]
 
