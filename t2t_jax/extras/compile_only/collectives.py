@@ -125,8 +125,8 @@ def _mesh_groups(axes: str, group_axes: str, devices: Int[np.ndarray, "..."] | N
 
     Args:
       axes: the mesh, such as `'a'=2,'b'=4`.
-      group_axes: such as `'b'`. `'b':(m)n` means a part of b: the axis of size n if b is split into
-        sizes m, n and the rest.
+      group_axes: the axes of a group, such as `'b'`. `'b':(m)n` means a part of b: the axis of size
+        n if b is split into sizes m, n and the rest.
       devices: the device at each mesh index; None means row-major order.
     """
     sizes = {name: int(size) for name, size in re.findall(r"'([^']+)'=(\d+)", axes)}

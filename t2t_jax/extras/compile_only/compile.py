@@ -66,10 +66,10 @@ def compile_ahead(
     layout = batch_layout(mesh, shape.rows, max(shape[1:]), config.parallel.pass_tokens)
     state = abstract_state(config, model, mesh)
     batch = abstract_batch(layout, model.example(), shape.source_length, shape.target_length)
-    step: Any = compile_train_step(config, model, mesh)
+    train_step: Any = compile_train_step(config, model, mesh)
     start = time.monotonic()
     with use_abstract_mesh(mesh.abstract_mesh):  # kernels read the kind of device from it
-        lowered = step.lower(state, batch)
+        lowered = train_step.lower(state, batch)
     arguments = state.params, (state.optimizer, state.ema), batch
     memory = report.StepMemory(*map(bytes_of_a_device, arguments))
     available = usable_memory(devices)
@@ -82,7 +82,7 @@ def compile_ahead(
             raise
         required, available = _num_bytes(*shortage.group(1, 2)), _num_bytes(*shortage.group(3, 4))
         memory = replace(memory, temporaries=required - memory.total)
-    seconds = time.monotonic() - start
+    compile_seconds = time.monotonic() - start
     if program is not None:
         stats = program.memory_analysis()
         memory = replace(
@@ -100,7 +100,7 @@ def compile_ahead(
         num_parameters=cost.num_parameters(config.model, config.data.vocab_size),
         shape=shape,
         passes=layout.passes,
-        compile_seconds=seconds,
+        compile_seconds=compile_seconds,
         flops=_flops(config, layout.passes * layout.rows_per_pass, shape) / mesh.size,
         hardware=peaks(devices),
         memory=memory,

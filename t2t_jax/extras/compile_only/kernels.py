@@ -138,9 +138,9 @@ def roofline(kernels: Sequence[Kernel], hardware: Hardware) -> Roofline:
             total_transfer += kernel.count * transfer_seconds
             total_waiting += kernel.count * max(0.0, transfer_seconds - hidden_seconds)
             continue
-        count, label = kernel.count, kernel.label
-        sizes = count * kernel.num_bytes, count * kernel.flops
-        groups.setdefault(label, []).append(KernelGroup(label, count * seconds, count, *sizes))
+        count, label, moved_bytes = kernel.count, kernel.label, kernel.count * kernel.num_bytes
+        group = KernelGroup(label, count * seconds, count, moved_bytes, count * kernel.flops)
+        groups.setdefault(label, []).append(group)
     sums = [merged_group(label, parts) for label, parts in groups.items()]
     return Roofline(sorted(sums, key=lambda group: -group.seconds), total_transfer, total_waiting)
 
@@ -356,11 +356,11 @@ def _used_bytes(
 
 def _written_bytes(result: Instruction, by_name: Mapping[str, Instruction]) -> float:
     """Count the bytes of a result that a fusion writes; for an update in place, only the update."""
-    viewed = result
-    while viewed.opcode in _VIEWS and viewed.operands[0] in by_name:
-        viewed = by_name[viewed.operands[0]]
-    if viewed.opcode == "dynamic-update-slice":
-        return _num_bytes(by_name[viewed.operands[1]])
+    origin = result
+    while origin.opcode in _VIEWS and origin.operands[0] in by_name:
+        origin = by_name[origin.operands[0]]
+    if origin.opcode == "dynamic-update-slice":
+        return _num_bytes(by_name[origin.operands[1]])
     return _num_bytes(result) if result.opcode != "parameter" else 0.0
 
 

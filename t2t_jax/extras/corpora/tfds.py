@@ -36,9 +36,9 @@ def pair_splits(name: str, config: DataConfig) -> dict[str, Split]:
     for tfds_name, split in _SPLITS.items():
         if tfds_name in builder.info.splits:
             info = builder.info.splits[tfds_name]
-            content = builder.info.full_name, tfds_name, info.shard_lengths, info.num_bytes
+            identity = builder.info.full_name, tfds_name, info.shard_lengths, info.num_bytes
             splits[split] = Split(
-                partial(digest, repr((*content, *languages))),
+                partial(digest, repr((*identity, *languages))),
                 partial(_read_tfds, builder, tfds_name, languages),
             )
     return splits

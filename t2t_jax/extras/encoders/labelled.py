@@ -94,8 +94,8 @@ class MaskedText(Examples):
         """
         sides = (text.target_tokens, text.target_offsets) * 2
         mask, size = mask_id(vocabulary), len(vocabulary)
-        counts = text.skipped, text.num_pairs_read
-        return cls(*sides, *counts, mask, size, data.masked_share, seed)
+        skipped, num_read = text.skipped, text.num_pairs_read
+        return cls(*sides, skipped, num_read, mask, size, data.masked_share, seed)
 
     def shape(self, shape: BatchShape, max_examples: int) -> BatchShape:
         """Return the shape of a batch, with targets only for the subwords to predict."""
@@ -205,5 +205,5 @@ def labelled_images(
     tokens = np.pad(np.arange(1, len(patches)).reshape(-1, n * n), ((0, 0), (1, 0)))
     label_ids = np.array(labels, np.int32)
     targets, offsets = label_ids[label_ids >= 0], np.cumsum(np.append(0, label_ids >= 0))
-    sides = tokens.ravel(), np.arange(len(images) + 1) * tokens.shape[1], targets, offsets
-    return LabelledImages(*sides, {}, len(images), np.zeros_like(targets), patches)
+    token_arrays = tokens.ravel(), np.arange(len(images) + 1) * tokens.shape[1], targets, offsets
+    return LabelledImages(*token_arrays, {}, len(images), np.zeros_like(targets), patches)

@@ -73,7 +73,7 @@ def record_search(translator: Translator, source: str, **overrides: Any) -> Beam
     length = length_bucket(len(tokens))
     capacity = length + decoding.max_extra_length
     strategy = strategy_of(decoding)
-    penalty = decoding.length_penalty, strategy.offset
+    alpha, offset = decoding.length_penalty, strategy.offset
     search = Search(translator.model, strategy, translator.mesh, 1)
     prefix = translator.vocabulary.target_begin  # the language tag of a multilingual model
     constraints = constraints_of(DecodingConfig(), translator.vocabulary)
@@ -102,9 +102,9 @@ def record_search(translator: Translator, source: str, **overrides: Any) -> Beam
         fate: Fate = "kept" if key in parents else "ended" if key in ended_keys else "dropped"
         score = None
         if fate == "ended" or len(key) == step:  # or live when the search stopped
-            score = log_prob / float(length_penalty(jnp.int32(len(key)), *penalty))
+            score = log_prob / float(length_penalty(jnp.int32(len(key)), alpha, offset))
         nodes[key] = Node(log_prob, fate, score)
-    return BeamRecord(nodes, winner, decoding.beam_size, *penalty)
+    return BeamRecord(nodes, winner, decoding.beam_size, alpha, offset)
 
 
 def _record_step(

@@ -152,18 +152,18 @@ def _specification(model: PortableModel) -> Any:
     spec = TransformerSpec(*(_stack_specification(network, stack) for stack in network.stacks))
     vocabulary = model.vocabulary
     (source_pieces,) = vocabulary.pieces([range(vocabulary.source_size)])
-    (pieces,) = vocabulary.target_pieces([range(len(vocabulary))])
-    spec.config.unk_token = pieces[vocabulary.unk_id]
-    spec.config.bos_token = spec.config.decoder_start_token = pieces[start_id(network)]
-    spec.config.eos_token = pieces[EOS_ID]
+    (target_pieces,) = vocabulary.target_pieces([range(len(vocabulary))])
+    spec.config.unk_token = target_pieces[vocabulary.unk_id]
+    spec.config.bos_token = spec.config.decoder_start_token = target_pieces[start_id(network)]
+    spec.config.eos_token = target_pieces[EOS_ID]
     spec.config.add_source_eos = True
     spec.config.layer_norm_epsilon = network.norm_epsilon
     spec.register_source_vocabulary(source_pieces)
-    spec.register_target_vocabulary(pieces)
-    names = network.embeddings
-    spec.encoder.embeddings[0].weight = arrays[names["source"]]
-    spec.decoder.embeddings.weight = arrays[names["target"]]
-    spec.decoder.projection.weight = arrays[names["output"]]
+    spec.register_target_vocabulary(target_pieces)
+    matrix_names = network.embeddings
+    spec.encoder.embeddings[0].weight = arrays[matrix_names["source"]]
+    spec.decoder.embeddings.weight = arrays[matrix_names["target"]]
+    spec.decoder.projection.weight = arrays[matrix_names["output"]]
     if network.output_bias:
         spec.decoder.projection.bias = arrays["output_bias"]
     tree = unflatten_dict(arrays, sep=".")

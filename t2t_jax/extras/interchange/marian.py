@@ -68,10 +68,10 @@ def read(path: Path, *, positions: Positions = "huggingface") -> portable.Portab
     """
     config_file = pretrained.read_encoder_decoder_config(path, "marian", _FIELDS, _EXTRA_TYPES, {})
     hf_config = {_SHARED: True, _TIED: True, **config_file}
-    vocabulary, orders = _read_vocabulary(path, hf_config)
+    vocabulary, id_tables = _read_vocabulary(path, hf_config)
     config = _convert_config(path, hf_config, vocabulary, positions)
     tensors = pretrained.read_tensors(path)
-    arrays: Arrays = dict(_import_arrays(tensors, hf_config, config.model, orders))
+    arrays: Arrays = dict(_import_arrays(tensors, hf_config, config.model, id_tables))
     if positions == "huggingface":  # t2t_jax interleaves sines and cosines
         try:
             interleaved = np.argsort(_sines_first(hf_config["d_model"]))
@@ -81,7 +81,7 @@ def read(path: Path, *, positions: Positions = "huggingface") -> portable.Portab
                 f"{tensors.file} has tensors whose sizes disagree with config.json: {error}"
             ) from error
     model = portable.PortableModel(config, vocabulary, arrays, ())
-    return generation.with_hf_search(model, path, hf_config, orders[1].tolist())
+    return generation.with_hf_search(model, path, hf_config, id_tables[1].tolist())
 
 
 def _read_vocabulary(path: Path, hf_config: Record) -> tuple[PairedVocabulary, list[places.Order]]:
@@ -92,25 +92,25 @@ def _read_vocabulary(path: Path, hf_config: Record) -> tuple[PairedVocabulary, l
     first_ids = [hf_config["pad_token_id"], hf_config["eos_token_id"]]
     if hf_config["decoder_start_token_id"] not in first_ids:
         first_ids.append(hf_config["decoder_start_token_id"])
-    tables, orders = [], []
+    piece_tables, id_tables = [], []
     for name, size in zip(names, sizes, strict=True):
         ids = model_files.read_json(path / name, dict[str, model_files.ID])
         pieces = model_files.pieces_by_id(path / name, ids, size)
         if max(first_ids) >= size or (hf_config[_SHARED] and sizes[0] != sizes[1]):
             raise UserError(f"{path / 'config.json'} has special ids or sizes that do not fit")
         table, file_ids = places.new_order(pieces, first_ids)
-        tables.append(table)
-        orders.append(file_ids)
+        piece_tables.append(table)
+        id_tables.append(file_ids)
     source, target = (model_files.read_bytes(path / name) for name in _SPLITTERS)
     with model_files.naming_file(f"the vocabulary of {path}"):
-        return paired_vocabulary((source, target), (tables[0], tables[1])), orders
+        return paired_vocabulary((source, target), (piece_tables[0], piece_tables[1])), id_tables
 
 
 def _import_arrays(
-    tensors: places.Tensors, hf_config: Record, model: ModelConfig, orders: list[places.Order]
+    tensors: places.Tensors, hf_config: Record, model: ModelConfig, id_tables: list[places.Order]
 ) -> places.NamedArrays:
     """Yield the parameters with t2t_jax names and ids, but with the channel order of the file."""
-    source_ids, target_ids, width = *orders, hf_config["d_model"]
+    source_ids, target_ids, width = *id_tables, hf_config["d_model"]
     is_shared, is_tied = hf_config[_SHARED], hf_config[_TIED]
     matrix_name = "model.shared.weight" if is_shared else _COPIES[1]
     copy_names = _COPIES if is_shared else _COPIES[-1:] if is_tied else ()

@@ -124,7 +124,7 @@ class TrainJob:
         """Return the text of the job file: its template with flags, common values and `values`."""
         from t2t_jax.workdir import CHECKPOINTS  # imports JAX, which would slow down --help
 
-        common = {
+        common_values = {
             **vars(self),
             "name": shlex.quote(self.title(training)),
             "directory": shlex.quote(str(Path.cwd())),
@@ -134,7 +134,7 @@ class TrainJob:
             "list": _listing_command(training.workdir / CHECKPOINTS),
             "command": shlex.join(self.command(path)),
         }
-        return render_template(self.file, **{**common, **values})
+        return render_template(self.file, **{**common_values, **values})
 
     def train_command(self, training: LaunchedTraining) -> str:
         """Return the training command of a host, quoted for a shell."""

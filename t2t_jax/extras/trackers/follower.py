@@ -65,16 +65,16 @@ def follow(workdir: Path, trackers: Sequence[str]) -> Iterator[None]:
 
 def _start_follower(workdir: Path, target: Target) -> "subprocess.Popen[bytes]":
     """Check a target in one process, and start another that sends the run to it."""
-    program = [sys.executable, "-m", __name__, str(target)]
+    command = [sys.executable, "-m", __name__, str(target)]
     environment = {**os.environ, "JAX_PLATFORMS": "cpu"}  # training uses the accelerators
     check = subprocess.run(
-        program, capture_output=True, text=True, errors="replace", env=environment
+        command, capture_output=True, text=True, errors="replace", env=environment
     )
     if check.returncode:
-        refusal = check.stderr.strip().rpartition("\n")[2].removeprefix("error: ")
-        raise UserError(refusal or f"the process for {target} ended with {check.returncode}")
+        error_line = check.stderr.strip().rpartition("\n")[2].removeprefix("error: ")
+        raise UserError(error_line or f"the process for {target} ended with {check.returncode}")
     return subprocess.Popen(
-        [*program, str(workdir)],
+        [*command, str(workdir)],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -129,10 +129,10 @@ def send_run(workdir: Path, target: Target, ended: threading.Event) -> int:
                 records, end_text = _final_records(workdir, is_over)
                 if open_run is None and records:
                     open_run = TRACKERS[target.tracker](target.project, run_id, workdir)
-                    count = open_run.rows
+                    num_sent = open_run.rows
                 if open_run is not None:
-                    open_run.send([*_rows(records, count, open_run.figures)])
-                    count = max(count, len(records))
+                    open_run.send([*_rows(records, num_sent, open_run.figures)])
+                    num_sent = max(num_sent, len(records))
                 sent_signature = signature
             except Exception as error:
                 if is_over:
@@ -142,7 +142,7 @@ def send_run(workdir: Path, target: Target, ended: threading.Event) -> int:
         if open_run is None:
             return 0
         open_run.close(end_text, bool(end_text and end_text.startswith("error: ")))
-        return count
+        return num_sent
 
 
 @contextmanager

@@ -381,7 +381,7 @@ def goodput_sections(goodput: Goodput, price: float | None, watts: float | None)
     figures = goodput.figures(price, watts)
     rows = [_part_row(BUCKETS[name], values) for name, values in figures["buckets"].items()]
     rows.append(_part_row("in all", figures | {"share": 1.0}))
-    costs: Row = () if price is None else ("cost",)
+    cost_header: Row = () if price is None else ("cost",)
     notes = [
         f"Productive steps: {figures['steps']:,}. Restarts: {len(goodput.jobs) - 1:,}. Steps that "
         f"were repeated after a restart: {figures['repeated_steps']:,}.",
@@ -392,7 +392,7 @@ def goodput_sections(goodput: Goodput, price: float | None, watts: float | None)
         notes.append(f"Energy without the time between jobs: {figures['kwh']:,.2f} kWh.")
     if len(goodput.jobs) > 1:
         notes.append(_BETWEEN_JOBS)
-    header: Row = ("", "time", "share", "device hours", *costs)
+    header: Row = ("", "time", "share", "device hours", *cost_header)
     job_rows = [_job_row(number, job) for number, job in enumerate(figures["jobs"], 1)]
     job_header: Row = ("", "started (UTC)", "on", "steps", "repeated", "time", "end")
     return [

@@ -92,14 +92,14 @@ def _inputs(
     else:
         matrix_name = model.embeddings[side]
         num_rows = model.entries(vocab_size)[matrix_name]
-        scale = f" x {model.embedding_scale:.4g}" if model.embedding_scale != 1 else ""
+        scale_text = f" x {model.embedding_scale:.4g}" if model.embedding_scale != 1 else ""
         is_shared = list(model.embeddings.values()).count(matrix_name) == 3
-        shared = " (shared)" if is_shared else ""
+        shared_text = " (shared)" if is_shared else ""
         size = f"[{num_rows:,}, {model.d_model}]"
         shape = "[b, s + t]" if input_name != side else f"[b, {side[0]}]"
         boxes = [
             _Box(f"{input_name} tokens", shape, "text", False),
-            _Box(f"embedding{shared}{scale}", size, "embedding", False),
+            _Box(f"embedding{shared_text}{scale_text}", size, "embedding", False),
         ]
     position, norm = (params.get(f"{side}_{name}") for name in ("position", "embedding_norm"))
     content = model.position.replace("_", " ") + (f": {_layer_count(position)}" if position else "")
@@ -110,12 +110,12 @@ def _inputs(
 def _outputs(model: ModelConfig, vocab_size: int, params: Parameters, side: Side) -> list[_Box]:
     """Return the boxes above the layers: output projection and softmax."""
     matrix_name, embeddings = model.embeddings["output"], model.embeddings
-    shared = " (shared)" if embeddings.get(side) == matrix_name else ""
+    shared_text = " (shared)" if embeddings.get(side) == matrix_name else ""
     axis = f"{side[0]}, " if side in embeddings else ""
-    bias = f" + [{vocab_size:,}]" if "output_bias" in params else ""
-    size = f"[{model.d_model}, {vocab_size:,}]{bias}"
+    bias_text = f" + [{vocab_size:,}]" if "output_bias" in params else ""
+    size = f"[{model.d_model}, {vocab_size:,}]{bias_text}"
     return [
-        _Box(f"output projection{shared}", size, "output", False),
+        _Box(f"output projection{shared_text}", size, "output", False),
         _Box("softmax", f"[b, {axis}{vocab_size:,}]", "output", False),
     ]
 
