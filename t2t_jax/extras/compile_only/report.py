@@ -43,7 +43,7 @@ class StepMemory:
 
     @property
     def total(self) -> int:
-        """Return the bytes that the step needs in all."""
+        """Return the bytes that a training step needs in all."""
         return self.parameters + self.optimizer + self.batch + self.temporaries + self.program
 
 

@@ -217,7 +217,7 @@ def write_search(
 def special_ids(
     model: ModelConfig, to_hf: Order, bos_id: int | None = None
 ) -> dict[str, int | None]:
-    """Return the settings of transformers for special tokens.
+    """Return the settings of transformers for special tokens, such as `pad_token_id`.
 
     Args:
       to_hf: transformers id of each vocabulary entry, by t2t_jax id.

@@ -121,7 +121,7 @@ class PreparedPieces(parts.Parts):
 
     @property
     def window(self) -> int:
-        """Return how many pieces are open, and shuffled together, at a time."""
+        """Return how many piece files are open, and shuffled together, at a time."""
         return self.config.window
 
     @cached_property
@@ -147,7 +147,7 @@ class PreparedPieces(parts.Parts):
         )
 
     def __len__(self) -> int:
-        """Return the number of pieces."""
+        """Return the number of piece files."""
         return len(self._pieces)
 
     def open(self, part: int) -> rows.Examples:
