@@ -406,7 +406,7 @@ def _merge_patch_file(manifest: str, patch: Path) -> str:
     import yaml
 
     class Dumper(yaml.SafeDumper):
-        """Writes scripts as literal blocks."""
+        """Write YAML texts of several lines as literal blocks."""
 
     def block(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
         style = "|" if "\n" in text else '"' if _AMBIGUOUS.fullmatch(text) else None

@@ -142,7 +142,7 @@ def test_kinds_are_those_of_the_attention_maps(translator):
         ):
             found = count_heads(getattr(maps, name), *sides, name)
             counts[name] = counts[name] + found if name in counts else found
-    measured = heads._Measures(translator, "dev", 3, bleu=False).counts()
+    measured = heads._Measures(translator, "dev", 3, loss_only=True).counts()
     for name, expected in counts.items():
         assert measured[name].kinds() == expected.kinds()
         np.testing.assert_allclose(measured[name].shares, expected.shares, atol=1e-4)
