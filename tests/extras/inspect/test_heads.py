@@ -154,7 +154,7 @@ def test_blank_lines_count_as_no_sentences(tmp_path):
         for split in ("train", "dev"):
             (tmp_path / f"{split}.{side}").write_text(text)
     fields = {"data.corpus": f"text:{tmp_path}", "model.num_encoder_layers": 1}
-    measures = heads._Measures(translator_of(portable(fields)), "dev", 1, bleu=False)
+    measures = heads._Measures(translator_of(portable(fields)), "dev", 1, loss_only=True)
     assert (measures.lines, measures.references) == (["the file"], ["die Datei"])
 
 
@@ -163,7 +163,7 @@ def test_bleu_is_that_of_a_model_without_the_head(translator):
     params = _without_rows(translator.params, "encoder", "self_attention", 0, slice(0, 4))
     other = type(translator)(translator.config, translator.vocabulary, params)
     score = corpus_scores(other.translate(sources, beam_size=1), references, "de").bleu
-    measures = heads._Measures(translator, "dev", _SENTENCES, bleu=True)
+    measures = heads._Measures(translator, "dev", _SENTENCES, loss_only=False)
     gates = mask_heads(open_gates(translator.config.model), [Head("encoder", 0, 0)])
     assert measures.bleu(gates) == score
 
