@@ -90,10 +90,10 @@ class AttentionConfig:
     @cached_property
     def scale(self) -> float | None:
         """Return the factor on dot-product scores; None means 1 / sqrt(d_k)."""
-        share = self.base_d_k / self.d_k
+        ratio = self.base_d_k / self.d_k
         if self.score_function == "dot_product":
-            return share
-        return None if share == 1 else math.sqrt(share / self.d_k)
+            return ratio
+        return None if ratio == 1 else math.sqrt(ratio / self.d_k)
 
     @property
     def cache_width(self) -> int:

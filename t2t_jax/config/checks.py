@@ -65,7 +65,7 @@ def require(condition: bool, message: str) -> None:
 
 
 class _Keywords(ABCMeta):
-    """Check the keywords of a section as `Config.replace` checks dotted paths."""
+    """Metaclass of config sections, which accepts old field names and refuses unknown ones."""
 
     if not TYPE_CHECKING:  # type checkers and editors know the keywords of a dataclass
 
@@ -111,7 +111,7 @@ class Section(metaclass=_Keywords):
 
     @classmethod
     def path(cls, name: str) -> str:
-        """Return the dotted path of a field."""
+        """Return the dotted path of a field, such as `training.seed`."""
         # The section is the attribute of that name, or else the name of the class.
         by_class = cls.__name__.removesuffix("Config").lower()
         return f"{getattr(cls, 'section', by_class)}.{name}".removeprefix(".")
@@ -123,8 +123,8 @@ def _check_bounds(label: str, value: float, field: dataclasses.Field[object]) ->
     low, high = marks.get("range", (-INFINITY, INFINITY))
     require(low <= value <= high, f"{label} is outside [{low:g}, {high:g}]")
     most = _LARGEST if isinstance(value, float) else _MOST
-    kind = f"a float of 32 bits, {most:.3g}" if most == _LARGEST else f"2**31 - 1, {most:,}"
-    require("fits" not in marks or value <= most, f"{label} is more than the largest, {kind}")
+    limit = f"a float of 32 bits, {most:.3g}" if most == _LARGEST else f"2**31 - 1, {most:,}"
+    require("fits" not in marks or value <= most, f"{label} is more than the largest, {limit}")
     require("is_positive" not in marks or value > 0, f"{label} is not positive; use None")
 
 
@@ -134,7 +134,7 @@ _field_types = cache(get_type_hints)  # uncached, it would take most of the time
 def _check_type(name: str, value: object, hint: type) -> None:
     """Refuse a value of a wrong type, or a float that is not finite."""
     origin, args = get_origin(hint), get_args(hint)
-    kind = type(value).__name__
+    type_name = type(value).__name__
     if origin is Literal:
         if not any(value == choice and type(value) is type(choice) for choice in args):
             choices = ", ".join(map(repr, args))
@@ -143,12 +143,12 @@ def _check_type(name: str, value: object, hint: type) -> None:
     elif origin is tuple:
         is_valid = isinstance(value, tuple) and all(_is_one_of(item, args[0]) for item in value)
         expected = f"a tuple of values, each a {args[0].__name__}"
-        require(is_valid, f"{name}={quote(value)} is a {kind}, expected {expected}")
+        require(is_valid, f"{name}={quote(value)} is a {type_name}, expected {expected}")
     else:
         allowed = args if origin in (types.UnionType, Union) else (hint,)
         expected = " | ".join(map(_type_name, allowed))
         is_valid = _is_one_of(value, *allowed)
-        require(is_valid, f"{name}={quote(value)} is a {kind}, expected {expected}")
+        require(is_valid, f"{name}={quote(value)} is a {type_name}, expected {expected}")
         finite = not isinstance(value, float) or math.isfinite(value)
         require(finite, f"{name}={quote(value)} is not a finite number")
 

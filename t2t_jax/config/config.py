@@ -49,11 +49,11 @@ class Config(Section):
 
     def _check_task(self) -> None:
         """Refuse a network that cannot learn the task."""
-        model, kind, task = self.model, self.model.architecture, self.data.task
+        model, family, task = self.model, self.model.architecture, self.data.task
         facts, name = self.data.facts, task_name(self.data.corpus, task)
         require(
-            kind in facts.architectures or name in families.FAMILIES[kind].tasks,
-            f"data.task={task!r} is not for model.architecture={kind!r}; set model.architecture="
+            family in facts.architectures or name in families.FAMILIES[family].tasks,
+            f"data.task={task!r} is not for model.architecture={family!r}; set model.architecture="
             f"{facts.architectures[0]!r}, or data.task to a task that the network can learn",
         )
         require(
@@ -80,10 +80,10 @@ class Config(Section):
         fields = f"data.max_length={length}"
         if not self.data.facts.writes_text:  # longer texts can be cut
             return length, fields
-        both = f"{fields} plus decoding.max_extra_length={extra}"
+        limits = f"{fields} plus decoding.max_extra_length={extra}"
         if len(self.model.stacks) == 1:
-            return 2 * length + extra, f"twice {both}, as source and target are one sequence"
-        return length + extra, both
+            return 2 * length + extra, f"twice {limits}, as source and target are one sequence"
+        return length + extra, limits
 
     def replace(self, changes: Mapping[str, object]) -> "Config":
         """Return a copy with changed fields.
@@ -143,7 +143,7 @@ def known_fields() -> dict[str, "dataclasses.Field[object]"]:
 
 
 def known_path(old_path: str) -> str:
-    """Return the current path of a field; refuse an unknown path."""
+    """Return the current path of a field with this current or older path; refuse an unknown one."""
     path, fields = current_name(old_path), known_fields()
     if path not in fields:
         raise unknown_field(path, fields)
@@ -171,10 +171,10 @@ def differences(
       only_binding: ignore fields that a resumed run may change (`config.checks.MAY_CHANGE`), and
         fields that one of the configs leaves open (`config.checks.left_open`).
     """
-    changed, values = {}, {path: value for path, _, value in walk(old)}
+    changed, old_values = {}, {path: value for path, _, value in walk(old)}
     for path, leaf, after in walk(new):
-        before = values.get(path)
-        is_equal, marks = after == (before if path in values else leaf.default), leaf.metadata
+        before = old_values.get(path)
+        is_equal, marks = after == (before if path in old_values else leaf.default), leaf.metadata
         is_open = "left_open" in marks and marks["left_open"] in (before, after)
         if not is_equal and not (only_binding and (is_open or "may_change" in marks)):
             changed[path] = (before, after)
@@ -242,8 +242,8 @@ def _read_fields(nested: Mapping[str, object], *, trains_on: bool = False) -> di
                 continue
             if path not in fields_by_path:
                 raise unknown_field(path, fields_by_path)
-            section_now, _, name_now = path.partition(".")
-            values[section_now][name_now] = value
+            new_section, _, new_name = path.partition(".")
+            values[new_section][new_name] = value
     return values
 
 

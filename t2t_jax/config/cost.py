@@ -46,31 +46,31 @@ def model_flops_per_step(
         and in cross-attention; 0 omits these matmuls. Attention windows limit self-attention.
       target_length: the mean number of target positions that a target token attends to.
     """
-    of_source: float = 0
-    of_target: float = 0
+    source_macs: float = 0
+    target_macs: float = 0
     for stack in model.stacks:
         length = source_length * stack.reads_source + target_length * stack.reads_target
         if model.attention_window is not None:  # whole blocks count; see `kernels.windowed`
             length = min(length, (2 if stack.reads_target else 3) * model.attention_window)
-        itself, cross = stack.self_attention, stack.cross_attention
-        layer = itself.matrix_parameters + itself.multiply_adds_per_pair * length
+        attention, cross = stack.self_attention, stack.cross_attention
+        layer = attention.matrix_parameters + attention.multiply_adds_per_pair * length
         layer += model.feed_forward_weights
         memory = 0
         if cross is not None:  # its keys and values come from source tokens
             layer += cross.query_parameters + cross.multiply_adds_per_pair * source_length
             memory = cross.memory_parameters
-        of_source += stack.num_layers * (layer * stack.reads_source + memory)
-        of_target += stack.num_layers * layer * stack.reads_target
-    of_source += model.input_projection.weights
-    of_target += vocab_size * model.d_model
-    return 6 * (source_tokens * of_source + target_tokens * of_target)
+        source_macs += stack.num_layers * (layer * stack.reads_source + memory)
+        target_macs += stack.num_layers * layer * stack.reads_target
+    source_macs += model.input_projection.weights
+    target_macs += vocab_size * model.d_model
+    return 6 * (source_tokens * source_macs + target_tokens * target_macs)
 
 
 def matrices_of_layers(model: ModelConfig) -> Iterator[tuple[int, int, int]]:
     """Yield the count and the two sizes of each kind of layer matrix."""
     for stack in model.stacks:
         for attention in stack.attentions:
-            of_output = attention.num_heads * attention.d_v
-            for width in (*attention.projections.values(), of_output):
+            output_width = attention.num_heads * attention.d_v
+            for width in (*attention.projections.values(), output_width):
                 yield stack.num_layers, model.d_model, width
         yield stack.num_layers * model.feed_forward_matrices, model.d_model, model.d_ff

@@ -61,7 +61,7 @@ class WithTokens(ModelConfig):
 
     @property
     def num_positions(self) -> int:
-        """See `ModelConfig.num_positions`."""
+        """Return the number of entries of a learned position table."""
         return self.max_positions
 
     @cached_property
@@ -96,7 +96,7 @@ class WithSourceTokens(WithTokens):
 
     @cached_property
     def own_entries(self) -> dict[str, int]:
-        """See `ModelConfig.own_entries`."""
+        """Return the size of a separate source vocabulary, by matrix name."""
         size = self.source_vocab_size
         return {} if size is None else {self.embeddings["source"]: size}
 
@@ -119,13 +119,13 @@ class EncoderAndDecoder(WithEncoder, WithDecoder, WithTokens):
     def stacks(self) -> tuple[Stack, ...]:
         """Return encoder and decoder (section 3.1)."""
         n, m = self.num_encoder_layers, self.num_decoder_layers
-        encoder, decoder = (1.0, 1.0), self.deep_norm(3 * m, 12 * m)
+        encoder_constants, decoder_constants = (1.0, 1.0), self.deep_norm(3 * m, 12 * m)
         if self.norm_order == "deep":
-            encoder = 0.81 * (n**4 * m) ** (1 / 16), 0.87 * (n**4 * m) ** (-1 / 16)
+            encoder_constants = 0.81 * (n**4 * m) ** (1 / 16), 0.87 * (n**4 * m) ** (-1 / 16)
         source, itself, cross = map(self.attention_of, PARTS)
         return (
-            Stack(n, True, False, source, None, *encoder, False, self.depth_multiple(n)),
-            Stack(m, False, True, itself, cross, *decoder, True, self.depth_multiple(m)),
+            Stack(n, True, False, source, None, *encoder_constants, False, self.depth_multiple(n)),
+            Stack(m, False, True, itself, cross, *decoder_constants, True, self.depth_multiple(m)),
         )
 
     @cached_property
@@ -249,7 +249,7 @@ class ImageEncoderConfig(EncoderAloneConfig):
 
 @dataclass(frozen=True)
 class Family:
-    """The facts of a network family."""
+    """The properties of a network family."""
 
     config: type[ModelConfig]
     """The class of the config section `model`."""

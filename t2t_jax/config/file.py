@@ -75,7 +75,7 @@ def product(base: Config, choices: Choices) -> dict[str, Config]:
     """
     check_size({str(paths): len(rows) for paths, rows in choices.items()})
     variants: dict[str, Config] = {}
-    names: dict[Config, str] = {}
+    labels: dict[Config, str] = {}
     for rows in itertools.product(*choices.values()):
         changes: dict[str, object] = {}
         # Fields that change together have a tuple of paths as key, and a tuple of values as row.
@@ -87,11 +87,11 @@ def product(base: Config, choices: Choices) -> dict[str, Config]:
                 f"two combinations of a grid have the name {name}; remove one of them, or make a "
                 "dict of configs with other names"
             )
-        if config in names:
+        if config in labels:
             raise UserError(
-                f"{names[config]} and {name} of a grid are the same config; remove one of them"
+                f"{labels[config]} and {name} of a grid are the same config; remove one of them"
             )
-        variants[name], names[config] = config, name
+        variants[name], labels[config] = config, name
     return variants
 
 
@@ -113,16 +113,16 @@ def load_config(spec: str) -> Config:
       UserError: the file or the variant does not exist, or the file has an error.
     """
     path, variant = _split_spec(spec)
-    module = _run(path)
-    variants = _variants(module, path)
+    file_globals = _run(path)
+    variants = _variants(file_globals, path)
     names = ", ".join(map(str, variants)) or "no VARIANTS"
     if variant:
         if variant not in variants:
             hint = did_you_mean(variant, map(str, variants), f"it has: {names}")
             raise UserError(f"{path} has no variant {quote(variant)}; {hint}")
         config = variants[variant]
-    elif "get_config" in module:
-        config = guarded(path, lambda: module["get_config"]())
+    elif "get_config" in file_globals:
+        config = guarded(path, lambda: file_globals["get_config"]())
     else:
         raise UserError(f"{path} defines no get_config(); name a variant as {path}:NAME ({names})")
     return _check_config(config, spec)
@@ -138,14 +138,14 @@ def load_grid(path: str) -> Grid:
       UserError: the file does not exist, or has an error, an invalid variant or no variants.
     """
     path = _find_file(path)
-    module = _run(path)
-    variants = _variants(module, path)
+    file_globals = _run(path)
+    variants = _variants(file_globals, path)
     if not variants:
         raise UserError(
             f"{path} defines no VARIANTS; a grid is a dict of names to configs, as in "
             "configs/table3.py; or use --vary to make a grid from one config"
         )
-    grid = checked_grid(variants, module.get("PUBLISHED", {}), path)
+    grid = checked_grid(variants, file_globals.get("PUBLISHED", {}), path)
     try:
         return grid._replace(source=Path(path).read_text(encoding="utf-8-sig"))
     except UnicodeDecodeError as error:  # the file declares another encoding
@@ -218,8 +218,8 @@ def _find_file(path: str) -> str:
     if path.isidentifier() and not Path(path).is_file():
         path = f"{_package_configs().name}/{path}.py"
     package_file = _package_configs().parent / path
-    exists = Path(path).parent == Path(_package_configs().name) and package_file.is_file()
-    return str(package_file) if exists and not os.path.lexists(path) else path
+    is_in_package = Path(path).parent == Path(_package_configs().name) and package_file.is_file()
+    return str(package_file) if is_in_package and not os.path.lexists(path) else path
 
 
 def _package_configs() -> Path:
@@ -275,7 +275,7 @@ def _check_files(config: Config, spec: str) -> None:
 
 
 def product_file(base: Config, choices: Choices, title: str) -> str:
-    """Write the text of a config file whose VARIANTS are `product(base, choices)`.
+    """Return the text of a config file whose VARIANTS are `product(base, choices)`.
 
     Args:
       title: the first comment of the file, such as the command that wrote it.

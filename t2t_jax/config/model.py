@@ -268,7 +268,7 @@ class ModelConfig(checks.Section, ABC):
 
     @cached_property
     def own_entries(self) -> dict[str, int]:
-        """Return the sizes of embeddings whose size differs from the target vocabulary."""
+        """Return the sizes of embeddings that differ from the target vocabulary, by matrix name."""
         return {}
 
     def entries(self, vocab_size: int) -> dict[str, int]:
@@ -311,7 +311,7 @@ class ModelConfig(checks.Section, ABC):
 
     @cached_property
     def positions(self) -> tables.PositionFacts:
-        """Return the facts of the position scheme."""
+        """Return the properties of the position scheme."""
         return tables.POSITIONS[self.position]
 
     @cached_property

@@ -57,7 +57,7 @@ class RegisteringFile(NamedTuple):
     """The text of the file."""
 
     def is_alike(self, text: str) -> bool:
-        """Return whether another text has the same `syntax`."""
+        """Return whether another text has the same Python syntax tree."""
         try:
             return syntax(self.text) == syntax(text)
         except (SyntaxError, ValueError):
@@ -76,7 +76,7 @@ def nothing(size: object) -> Mapping[str, Parameter]:
 
 @dataclass(frozen=True)
 class Entry:
-    """The row of a named function."""
+    """A named function of a table, with its parameters."""
 
     function: Function | str | None = field(hash=False)  # it may be unhashable
     """The function, or the import path MODULE:NAME of a function of the package. None stands for
@@ -124,7 +124,7 @@ def _is_sound(name: object, declared: object) -> bool:
 
 
 class Rows(dict[str, Row]):
-    """The rows of one kind by name, in the order of flags and documents.
+    """A table of rows by name, such as the optimizers, in the order of flags and documents.
 
     The row of a plugin is loaded at the first look-up, as plugin modules may import this module.
     """
@@ -144,13 +144,13 @@ class Rows(dict[str, Row]):
 
     def __missing__(self, name: str) -> Row:
         """Load the row of a plugin."""
-        path, kind = self._plugin_paths()[name], type(next(iter(self.values())))
+        path, row_type = self._plugin_paths()[name], type(next(iter(self.values())))
         row = load(path)
-        if not isinstance(row, kind):
+        if not isinstance(row, row_type):
             package = re.split("[.:]", path)[0]
             raise UserError(
                 f"{path} of the package {package} is a {type(row).__name__}, not a "
-                f"{kind.__name__}; update or uninstall it"
+                f"{row_type.__name__}; update or uninstall it"
             )
         return row
 
@@ -221,11 +221,11 @@ class Table(Rows[Entry]):
         code = sys._getframe(2).f_code  # the caller of `tables.register_activation` etc.
         source = _read(code.co_filename) if _in_file.get() else None
         entry = replace(entry, title=title, source=source)
-        before = self.setdefault(name, entry)
-        if not before.title:
+        previous = self.setdefault(name, entry)
+        if not previous.title:
             raise UserError(f"{title} is a built-in name; register yours under another name")
-        if not _is_same(before, entry):
-            where = f" by {before.source.path}" if before.source else ""
+        if not _is_same(previous, entry):
+            where = f" by {previous.source.path}" if previous.source else ""
             raise UserError(
                 f"{title} is already registered{where}, and a process cannot replace a registered "
                 "function, which compiled programs use; choose another name, or restart the process"
@@ -236,14 +236,14 @@ class UnregisteredError(UserError):
     """The error for a config that names an unregistered function."""
 
 
-def _is_same(before: Entry, entry: Entry) -> bool:
-    """Return whether two entries are equal, as after running a notebook cell twice."""
-    if before.source and entry.source:
-        return before.source == entry.source
+def _is_same(previous: Entry, entry: Entry) -> bool:
+    """Return whether two entries register the same function, as a repeated notebook cell does."""
+    if previous.source and entry.source:
+        return previous.source == entry.source
     return (
-        _is_alike(before.function, entry.function)
-        and _is_alike(before.parameters, entry.parameters)
-        and before.is_gated == entry.is_gated
+        _is_alike(previous.function, entry.function)
+        and _is_alike(previous.parameters, entry.parameters)
+        and previous.is_gated == entry.is_gated
     )
 
 
@@ -266,7 +266,7 @@ def _read(path: str) -> RegisteringFile | None:
 
 
 def registering() -> AbstractContextManager[None]:
-    """Record the source file of every function that the block registers."""
+    """Record the source file of every function that code within the context registers."""
     return with_value(_in_file, True)
 
 

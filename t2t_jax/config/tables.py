@@ -78,7 +78,7 @@ RELATIVE_BUCKETS = 32
 
 @dataclass(frozen=True)
 class PositionFacts:
-    """The facts of a position scheme."""
+    """The properties of a position scheme."""
 
     sinusoids: str | None = None
     """The import path of a function of the number of positions t and the even width d_model, which
@@ -125,7 +125,7 @@ ROTARY_SCALINGS = Rows(
 
 @dataclass(frozen=True)
 class OptimizerFacts:
-    """The facts of an optimizer."""
+    """The properties of an optimizer."""
 
     make: str
     """The import path of the function that makes the `training.optimizer.Optimizer` from the config

@@ -13,7 +13,7 @@ _FROM_SCHEME = "auto"
 
 @dataclass(frozen=True)
 class TaskFacts:
-    """The facts of a task."""
+    """The properties of a task."""
 
     architectures: tuple[str, ...]
     """The network families (`model.architecture`) that learn the task, the usual family first."""
@@ -52,7 +52,7 @@ _ENCODERS = "t2t_jax.extras.encoders"
 
 
 def _predicting_labels(network: str, corpora: str, hub_task: str, task: str) -> TaskFacts:
-    """Return the facts of a task in which an encoder predicts labels."""
+    """Return the properties of a task in which an encoder predicts labels."""
     return TaskFacts(
         (network,),
         corpora,
@@ -116,6 +116,7 @@ def task_name(corpus: str, task: str) -> str:
 
     Args:
       corpus: the corpus name, as in `data.corpus`; the first corpus of a mixture decides.
+      task: the field `data.task`; only "auto" lets the corpus decide.
     """
     if task != _FROM_SCHEME:
         return task

@@ -22,8 +22,8 @@ def variants(base: Config, *, window: int = 16) -> dict[str, Config]:
     """
     model = base.model
     assert isinstance(model, EncoderDecoderConfig)
-    half = model.num_heads // 2 if model.num_heads % 2 == 0 else 1
-    rows: dict[str, Mapping[str, object]] = {
+    half_heads = model.num_heads // 2 if model.num_heads % 2 == 0 else 1
+    changes_by_name: dict[str, Mapping[str, object]] = {
         "base": {},
         "rms-norm": {"norm": "rms"},
         "pre-norm": {"norm_order": "pre"},
@@ -36,7 +36,7 @@ def variants(base: Config, *, window: int = 16) -> dict[str, Config]:
         "relative-bias": {"position": "relative_bias"},
         "no-positions": {"position": "none"},
         "multi-query": {"num_kv_heads": 1},
-        "grouped-query": {"num_kv_heads": half},
+        "grouped-query": {"num_kv_heads": half_heads},
         "window": {"attention_window": window},
         "dot-product": {"score_function": "dot_product"},
         "additive": {"score_function": "additive"},
@@ -53,14 +53,14 @@ def variants(base: Config, *, window: int = 16) -> dict[str, Config]:
             "norm_order": "pre",
             "feed_forward": "swiglu",
             "position": "rotary",
-            "num_kv_heads": half,
+            "num_kv_heads": half_heads,
         },
     }
     return {
         name: base.replace(
             _of_equal_size(base, {f"model.{field}": value for field, value in row.items()})
         )
-        for name, row in rows.items()
+        for name, row in changes_by_name.items()
     }
 
 
@@ -87,17 +87,17 @@ def _depths(model: EncoderDecoderConfig) -> dict[str, Mapping[str, object]]:
     }
 
 
-def _of_equal_size(config: Config, row: Mapping[str, object]) -> Mapping[str, object]:
-    """Set d_ff to the multiple of 8 that keeps the number of layer parameters.
+def _of_equal_size(config: Config, changes: Mapping[str, object]) -> Mapping[str, object]:
+    """Add the d_ff, a multiple of 8, that keeps the size of the layers to changes of a config.
 
-    Rows that change the depth stay unchanged.
+    Changes of the depth stay unchanged.
     """
-    if "model.num_encoder_layers" in row:
-        return row
-    base, model = config.model, config.replace(row).model
-    attentions = sum(stack.num_layers * (1 + stack.attends_to_source) for stack in base.stacks)
-    layers = sum(stack.num_layers for stack in base.stacks)
-    saved = base.attention.matrix_parameters - model.attention.matrix_parameters
-    spared = 2 * base.d_ff + attentions * saved / (layers * base.d_model)
-    width = spared / model.feed_forward_matrices
-    return row if width == base.d_ff else {**row, "model.d_ff": 8 * round(width / 8)}
+    if "model.num_encoder_layers" in changes:
+        return changes
+    base, model = config.model, config.replace(changes).model
+    num_attentions = sum(stack.num_layers * (1 + stack.attends_to_source) for stack in base.stacks)
+    num_layers = sum(stack.num_layers for stack in base.stacks)
+    saved_weights = base.attention.matrix_parameters - model.attention.matrix_parameters
+    total_width = 2 * base.d_ff + num_attentions * saved_weights / (num_layers * base.d_model)
+    width = total_width / model.feed_forward_matrices
+    return changes if width == base.d_ff else {**changes, "model.d_ff": 8 * round(width / 8)}

@@ -117,7 +117,7 @@ class Batches:
         return np.bincount(classes, minlength=len(self._shapes))
 
     def empty_rows(self, config: DataConfig | None = None) -> float:
-        """Return the fraction of computed positions in empty rows, which devices may need.
+        """Return the fraction of computed positions that are in rows without examples.
 
         Args:
           config: a config with other tokens per step; None uses the config of the batches.
@@ -132,13 +132,13 @@ class Batches:
     def bounds_with_few_empty_rows(self, max_share: float) -> tuple[int, int] | None:
         """Find source and target tokens per step for which `empty_rows` is at most `max_share`.
 
-        The result is nearest to the config's values, and at most four times as large, or None.
+        The result is nearest to the config's values, and at most four times as large, or else None.
         """
         rows, source_length, target_length = self._form.shapes[-1]
         min_rows = self._rows_of(BatchShape(1, source_length, target_length))  # fill all devices
-        counts = range(min_rows, 4 * max(rows, min_rows) + 1, min_rows)
-        for count in sorted(counts, key=lambda count: abs(count - rows)):
-            bounds = count * (source_length or target_length), count * target_length
+        candidates = range(min_rows, 4 * max(rows, min_rows) + 1, min_rows)
+        for num_rows in sorted(candidates, key=lambda num_rows: abs(num_rows - rows)):
+            bounds = num_rows * (source_length or target_length), num_rows * target_length
             config = replace(
                 self._config, source_tokens_per_step=bounds[0], target_tokens_per_step=bounds[1]
             )
@@ -343,8 +343,8 @@ class Batches:
         """
         _, layout = self._open_part(part)
         classes = np.tile(layout.classes, self._repeats[part])
-        order = shuffled_within(classes, _row_stream(self._seed, epoch, part, copy))
-        return order % np.int32(len(layout.classes))
+        permutation = shuffled_within(classes, _row_stream(self._seed, epoch, part, copy))
+        return permutation % np.int32(len(layout.classes))
 
     def _open(self, part: int) -> tuple[Examples, Layout]:
         examples = self.parts.open(part)
@@ -361,7 +361,7 @@ class Batches:
 def describe_corpus(batches: Batches) -> str:
     """Describe the corpus for the log: pairs read and skipped, steps, shapes and padding."""
     num_read, skipped, num_examples, *_ = batches.parts.content
-    padding = [f"{share:.1%} of {side}" for side, share in batches.padding_waste.items()]
+    padding = [f"{fraction:.1%} of {side}" for side, fraction in batches.padding_waste.items()]
     summary = f"{num_read:,} pairs read, {num_examples:,} kept ({_reasons(skipped)})"
     if not skipped:
         summary = f"{num_read:,} documents read, in {num_examples:,} sequences"
@@ -428,12 +428,12 @@ def _spread_rows(
     offsets = np.tile(rng.random_raw(num_parts) / 2.0**64, num_classes)  # in [0, 1)
     ranks = ranges(np.zeros_like(sizes), sizes)  # of each row in its part and class
     keys = (ranks + np.repeat(offsets, sizes)) / np.repeat(sizes, sizes)  # [rows]
-    order = np.lexsort((keys, np.repeat(np.arange(num_classes).repeat(num_parts), sizes)))
+    permutation = np.lexsort((keys, np.repeat(np.arange(num_classes).repeat(num_parts), sizes)))
     parts = np.repeat(np.tile(np.arange(num_parts), num_classes), sizes)
     ranks += np.repeat(window.start.T.ravel(), sizes)
     orders, ranks = np.divmod(ranks, np.repeat(totals.T.ravel(), sizes))
     positions = orders * totals.sum(axis=1)[parts] + np.repeat(starts.T.ravel(), sizes) + ranks
-    return np.stack([parts[order], positions[order]]).astype(np.int32)
+    return np.stack([parts[permutation], positions[permutation]]).astype(np.int32)
 
 
 def _members(
@@ -457,6 +457,6 @@ def _row_stream(seed: int, epoch: int, part: int, copy: int, window: int = 0) ->
 def _random_stream(
     seed: int, stream: int, kind: int = 0, *, part: int = 0, window: int = 0
 ) -> np.random.Philox:
-    """Return random bits, identical in every version of NumPy; each argument changes them all."""
+    """Return a random stream, identical in every version of NumPy; all arguments change it."""
     key = np.array([seed, stream], np.uint64)
     return np.random.Philox(key=key, counter=[0, window, kind, part])

@@ -126,11 +126,7 @@ def _fault(folder: Path) -> str | None:
 
 
 def _replace(folder: Path, contents: Contents) -> None:
-    """Write a cache entry to a temporary folder, and rename that folder to `folder`.
-
-    Raises:
-      OSError: the entry cannot be written.
-    """
+    """Write a cache entry to a temporary folder, and rename that folder to `folder`."""
     _remove_stale(folder.parent)
     with tempfile.TemporaryDirectory(
         dir=folder.parent, prefix=_UNFINISHED, ignore_cleanup_errors=True

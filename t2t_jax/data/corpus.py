@@ -139,9 +139,9 @@ def tree_splits(name: str, config: DataConfig) -> dict[str, Split]:
     paths = name.partition(":")[2].split("+")
     if not all(paths):
         raise _unknown_corpus(name)
-    first, *train_directories = map(text_files.corpus_directory, paths)
+    main_dir, *train_directories = map(text_files.corpus_directory, paths)
     files = {
-        name: [file] for name in SPLITS if (file := text_files.find_text(first, f"{name}.mrg"))
+        name: [file] for name in SPLITS if (file := text_files.find_text(main_dir, f"{name}.mrg"))
     }
     for directory in train_directories:
         file = text_files.find_text(directory, "train.mrg")
@@ -150,7 +150,7 @@ def tree_splits(name: str, config: DataConfig) -> dict[str, Split]:
         files.setdefault("train", []).append(file)
     if not files:
         raise UserError(
-            f"corpus directory {first} has no train.mrg, dev.mrg or test.mrg (nor with .gz)"
+            f"corpus directory {main_dir} has no train.mrg, dev.mrg or test.mrg (nor with .gz)"
         )
     return {
         name: Split.of(_survey_trees, _read_trees, *files[name]) for name in SPLITS if name in files

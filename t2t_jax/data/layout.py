@@ -27,10 +27,10 @@ def ladder_length(length: int) -> int:
 
 def length_ladder(max_length: int) -> tuple[int, ...]:
     """Return all rungs of the length ladder, up to `max_length` rounded up to a multiple of 8."""
-    last = max(8, _round_up(max_length, 8))
+    longest = max(8, _round_up(max_length, 8))
     rungs = [8]
-    while rungs[-1] < last:
-        rungs.append(min(ladder_length(rungs[-1] + 1), last))
+    while rungs[-1] < longest:
+        rungs.append(min(ladder_length(rungs[-1] + 1), longest))
     return tuple(rungs)
 
 
@@ -162,11 +162,11 @@ class Cuts(NamedTuple):
 def cut(counts: Integer[np.ndarray, " classes"], form: Form) -> Cuts:
     """Cut rows, sorted by class (batch shape), into full batches.
 
-    The remaining rows of a class join the next class. Every batch is a slice of the sorted rows.
-    Only the last batch may have fewer rows.
+    The remaining rows of a class join the next class. Only the last batch may have fewer rows.
 
     Args:
       counts: the number of rows of each class.
+      form: the batch shape of each class.
     """
     starts, classes, start = [np.empty(0, np.int64)], [np.empty(0, np.int64)], 0
     last_class = max(np.flatnonzero(counts).tolist(), default=-1)
@@ -184,5 +184,5 @@ def shuffled_within(
 ) -> Int32[np.ndarray, " n"]:
     """Return the indices of rows sorted by class, in random order within each class."""
     # Raw bits are identical in every version of NumPy, which `Generator.shuffle` does not promise.
-    order = np.argsort(rng.random_raw(len(classes)), kind="stable").astype(np.int32)
-    return order[np.argsort(classes[order], kind="stable")]
+    permutation = np.argsort(rng.random_raw(len(classes)), kind="stable").astype(np.int32)
+    return permutation[np.argsort(classes[permutation], kind="stable")]

@@ -78,17 +78,17 @@ def _open(path: Path) -> Iterator[gzip.GzipFile | io.BufferedReader]:
 def survey(path: Path) -> Survey:
     """Count the lines of a file and hash its content, in one pass."""
     check_regular(path)
-    digest, count, block, has_returns = hashlib.sha256(), 0, b"\n", False
+    digest, num_newlines, block, has_returns = hashlib.sha256(), 0, b"\n", False
     with _open(path) as file:
         for block in iter(partial(file.read, 1 << 20), b""):
-            if not count and not has_returns:
+            if not num_newlines and not has_returns:
                 _check_encoding(path, block)
             digest.update(block)
             newlines = block.count(b"\n")
             has_returns = has_returns or (not newlines and b"\r" in block.rstrip(b"\r"))
-            count += newlines
-    _check_ends(path, bool(count), has_returns)
-    return Survey(count + (not block.endswith(b"\n")), digest.hexdigest())
+            num_newlines += newlines
+    _check_ends(path, bool(num_newlines), has_returns)
+    return Survey(num_newlines + (not block.endswith(b"\n")), digest.hexdigest())
 
 
 def read_lines(path: Path, expected: Survey | None = None) -> Iterator[str]:
@@ -119,10 +119,10 @@ def blocks_of(file: Lines, path: Path | str, num_lines: int = _BLOCK_LINES) -> I
     """Yield the bytes of a file or stream in blocks of at most `num_lines` whole lines."""
     block: list[bytes] = []
     size = 0
-    for number, line in enumerate(iter(partial(file.readline, LONGEST_LINE + 1), b""), 1):
+    for line_number, line in enumerate(iter(partial(file.readline, LONGEST_LINE + 1), b""), 1):
         if len(line) > LONGEST_LINE:
             raise UserError(
-                f"{path} line {number:,} is longer than {LONGEST_LINE:,} bytes; write one "
+                f"{path} line {line_number:,} is longer than {LONGEST_LINE:,} bytes; write one "
                 "sentence per line"
             )
         block.append(line)
@@ -143,10 +143,10 @@ def decode_lines(blocks: Iterable[bytes], path: Path | str) -> Iterator[list[str
         try:
             lines = block.decode().removesuffix("\n").split("\n")
         except UnicodeDecodeError as error:
-            line = num_read + block.count(b"\n", 0, error.start) + 1
+            line_number = num_read + block.count(b"\n", 0, error.start) + 1
             byte = error.start - block.rfind(b"\n", 0, error.start)
             raise UserError(
-                f"{path} line {line}, byte {byte} is not UTF-8; convert it to UTF-8"
+                f"{path} line {line_number}, byte {byte} is not UTF-8; convert it to UTF-8"
             ) from error
         num_read += len(lines)
         yield [line.removesuffix("\r") for line in lines]

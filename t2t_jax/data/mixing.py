@@ -47,9 +47,9 @@ def mixed_parts(
     times = [Fraction(1)] * len(corpora)
     if temperature is not None:
         sizes = np.array([corpus.content.num_examples for corpus in corpora], float)
-        shares = np.array(copies) * sizes ** (1 / temperature)
+        weights = np.array(copies) * sizes ** (1 / temperature)
         # An epoch has as many examples as the corpora have together.
-        rates = sizes.sum() * shares / max(1, shares.sum()) / np.maximum(1, sizes)
+        rates = sizes.sum() * weights / max(1, weights.sum()) / np.maximum(1, sizes)
         # Rounded, because the last bits of a power differ between machines.
         times = [Fraction(f"{rate:.9g}") for rate in np.where(sizes > 0, rates, 1).tolist()]
         copies = [1] * len(corpora)
@@ -109,7 +109,7 @@ class MixedParts:
 
     @property
     def repeats(self) -> Int[np.ndarray, " parts"]:
-        """Return the number of copies of each row in a random order of each part."""
+        """Return how many times one pass over each part reads each of its rows."""
         repeats = [max(1, int(component.times)) for component in self.components]
         return np.repeat(np.array(repeats, np.int64), np.diff(self._part_starts))
 
@@ -127,7 +127,7 @@ class MixedParts:
         return corpus.open(index)
 
     def shape(self, shape: BatchShape, max_examples: int) -> BatchShape:
-        """Return the shape of the arrays of a batch, the maximum over the corpora."""
+        """Return the shape of the arrays of a batch: the maximum over the corpora."""
         shapes = [component.parts.shape(shape, max_examples) for component in self.components]
         return BatchShape(*map(max, zip(*shapes, strict=True)))
 
@@ -165,15 +165,15 @@ class MixedParts:
     def row_counts(self, form: Form, count: CountRows) -> RowCounts:
         """Count the rows of each part and class (batch shape); `count` does so for one part."""
 
-        def count_part(first: int, index: int) -> tuple[Int[np.ndarray, " classes"], int]:
-            return count(first + index)
+        def count_part(first_part: int, index: int) -> tuple[Int[np.ndarray, " classes"], int]:
+            return count(first_part + index)
 
-        corpora = [
-            component.parts.row_counts(form, partial(count_part, first))
-            for component, first in zip(self.components, self._part_starts[:-1], strict=True)
+        corpus_counts = [
+            component.parts.row_counts(form, partial(count_part, first_part))
+            for component, first_part in zip(self.components, self._part_starts[:-1], strict=True)
         ]
-        counts = np.concatenate([corpus.counts for corpus in corpora])
-        return RowCounts(counts, max(corpus.max_examples for corpus in corpora))
+        counts = np.concatenate([corpus.counts for corpus in corpus_counts])
+        return RowCounts(counts, max(corpus.max_examples for corpus in corpus_counts))
 
     def token_counts(self) -> Int[np.ndarray, " vocab"]:
         """Estimate how often each id occurs among the targets of an epoch."""

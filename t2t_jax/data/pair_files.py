@@ -130,27 +130,27 @@ def _lines(path: Path, faults: Faults) -> Iterator[str | None]:
 
 def _read_text(path: Path, fields: Sequence[str], faults: Faults) -> Iterator[Sides]:
     """Yield the lines of a file of documents as 1-tuples, or the columns of a file of pairs."""
-    for number, line in enumerate(_lines(path, faults), start=1):
+    for line_number, line in enumerate(_lines(path, faults), start=1):
         if line is None or (len(fields) > 1 and not line):
             continue
         sides = tuple(line.split("\t")) if len(fields) > 1 else (line,)
         if len(sides) == len(fields):
             yield sides
         else:  # of more columns, it is unknown which are the sides
-            is_short = len(sides) < len(fields)
-            faults.add("without_a_side" if is_short else "having_too_many_columns", path, number)
+            reason = "without_a_side" if len(sides) < len(fields) else "having_too_many_columns"
+            faults.add(reason, path, line_number)
 
 
 def _read_json_lines(path: Path, fields: Sequence[str], faults: Faults) -> Iterator[Sides]:
-    for number, line in enumerate(_lines(path, faults), start=1):
+    for line_number, line in enumerate(_lines(path, faults), start=1):
         if line is None or not line.strip():
             continue
         try:
             record = json.loads(line)
         except (ValueError, RecursionError):
-            faults.add("not_json", path, number)
+            faults.add("not_json", path, line_number)
             continue
-        yield from texts_of([value_of(record, name) for name in fields], path, number, faults)
+        yield from texts_of([value_of(record, name) for name in fields], path, line_number, faults)
 
 
 def fields_of(config: DataConfig, default: tuple[str, ...]) -> tuple[str, ...]:
@@ -178,11 +178,7 @@ def value_of(record: object, name: str) -> object:
 
 
 def texts_of(values: list[Any], path: Path, line_number: int, faults: Faults) -> Iterator[Sides]:
-    """Yield the fields of a line as one tuple of strings, or count the line as faulty.
-
-    Args:
-      line_number: the line number in the file, from 1.
-    """
+    """Yield the fields of a line as one tuple of strings, or count the line as faulty."""
     try:
         texts = [value.decode() if isinstance(value, bytes) else value for value in values]
         "".join(texts).encode()

@@ -70,11 +70,11 @@ class Parts(Protocol):
         """Return the examples of a part."""
 
     def shape(self, shape: BatchShape, max_examples: int) -> BatchShape:
-        """Return the shape of the arrays of a batch whose rows have this shape."""
+        """Return the shape of the arrays that `Examples.batch` makes for rows of this shape."""
 
     @property
     def repeats(self) -> Int[np.ndarray, " parts"]:
-        """Return the number of copies of each row in a random order of a part; usually 1."""
+        """Return how many times one pass over each part reads each of its rows; usually 1."""
         return np.ones(len(self), np.int64)  # a mixture repeats the rows of tiny corpora
 
     def windows(self, epoch: int, rng: np.random.Philox) -> list[Portions]:
@@ -129,7 +129,7 @@ class OnePart(Parts):
         return self.examples
 
     def shape(self, shape: BatchShape, max_examples: int) -> BatchShape:
-        """Return the shape of the arrays of a batch with these rows."""
+        """Return the shape of the arrays that `Examples.batch` makes for rows of this shape."""
         return self.examples.shape(shape, max_examples)
 
     def token_counts(self) -> Int[np.ndarray, " vocab"]:

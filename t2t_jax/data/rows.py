@@ -119,7 +119,7 @@ class Lengths(NamedTuple):
 
 
 class Content(NamedTuple):
-    """Statistics of training data."""
+    """Numbers and lengths of the examples of a corpus."""
 
     num_pairs_read: int
     """The number of examples in the corpus, kept and left out."""

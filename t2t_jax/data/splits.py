@@ -94,7 +94,7 @@ def _smallest(label: str, train: Split, num_pairs: int) -> dict[bytes, tuple[obj
     smallest: dict[bytes, tuple[object, str]] = {}
     for key, pair in _pairs(train):
         smallest[key] = pair
-        # The memory depends on `number`, not on the size of the corpus.
+        # The memory depends on `num_pairs`, not on the size of the corpus.
         if len(smallest) > 2 * num_pairs + _SPARE:
             smallest = dict(nsmallest(num_pairs + 1, smallest.items()))
     if len(smallest) <= num_pairs:

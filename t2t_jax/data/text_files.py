@@ -37,10 +37,10 @@ class TextFile:
     @cached_property
     def survey(self) -> Survey:
         """Return the hash and the number of lines of the file, and check its compressed copy."""
-        facts = survey(self.path)
-        if self.compressed and survey(self.compressed).digest != facts.digest:
+        file_survey = survey(self.path)
+        if self.compressed and survey(self.compressed).digest != file_survey.digest:
             raise UserError(f"{self.path} and {self.compressed} hold different text; remove one")
-        return facts
+        return file_survey
 
     def lines(self) -> Iterator[str]:
         """Yield the lines of the file, and refuse a file that has changed since the survey."""
@@ -51,7 +51,7 @@ def file_splits(name: str, config: DataConfig, default: tuple[str, ...]) -> dict
     """Return the train split of a `.tsv` or `.jsonl` file, or {} for other paths.
 
     Args:
-      default: the fields of a line unless the config names them; see `fields_of`.
+      default: the names of the fields of a line if `config.fields` is empty.
     """
     path = as_path(os.path.expanduser(name))
     if format_of(path) not in _FORMATS or is_directory(path):

@@ -182,8 +182,8 @@ def _cut(lengths: Int64[np.ndarray, " documents"], limit: int) -> Int64[np.ndarr
     """Cut documents into parts of at most `limit` tokens, and return the lengths of the parts."""
     num_parts = -(-lengths // limit)  # of each document
     part_lengths = np.full(num_parts.sum(), limit, np.int64)
-    last = np.cumsum(num_parts)[lengths > 0] - 1  # the last part of each document
-    part_lengths[last] = ((lengths - 1) % limit + 1)[lengths > 0]
+    last_parts = np.cumsum(num_parts)[lengths > 0] - 1  # the last part of each document
+    part_lengths[last_parts] = ((lengths - 1) % limit + 1)[lengths > 0]
     return part_lengths
 
 

@@ -116,15 +116,15 @@ def _outermost_brackets(lines: Iterable[str], path: str | Path) -> Iterator[tupl
     """Yield each outermost bracket of a file, which is a tree, after its first line number."""
     depth = first_line = 0
     parts: list[str] = []
-    for number, line in enumerate(lines, start=1):
+    for line_number, line in enumerate(lines, start=1):
         for part in _BRACKET_OR_TEXT.findall(line):
             if depth == 0:
                 if part.isspace():
                     continue
-                first_line = number
+                first_line = line_number
             depth += (part == "(") - (part == ")")
             if depth < 0 or (depth == 0 and part != ")"):
-                raise UserError(f"{path} line {number}: {part[:40]!r} is outside all trees")
+                raise UserError(f"{path} line {line_number}: {part[:40]!r} is outside all trees")
             parts.append(part)
             if depth == 0:
                 yield first_line, "".join(parts)

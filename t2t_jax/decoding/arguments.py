@@ -13,7 +13,7 @@ from t2t_jax.errors import UserError, quote
 
 
 def whole_number(value: Any, name: str, low: float = -math.inf, high: float = math.inf) -> int:
-    """Convert a Python or NumPy integer to `int`, and check its range.
+    """Convert a Python or NumPy integer to `int`; check that it is from `low` to `high`.
 
     Raises:
       TypeError: the argument is not an integer.
@@ -61,7 +61,7 @@ def texts(lines: object, name: str, first_line: int = 1) -> list[str]:
       TypeError: the argument contains other types than strings, or has no order.
       UserError: UTF-8 cannot encode a line.
     """
-    first = whole_number(first_line, "first_line", 0)
+    first_line = whole_number(first_line, "first_line", 0)
     if isinstance(lines, str):
         raise TypeError(f"{name} is one string; give a list of lines, as in [line]")
     if isinstance(lines, bytes | bytearray | Mapping | Set) or not isinstance(lines, Iterable):
@@ -71,7 +71,7 @@ def texts(lines: object, name: str, first_line: int = 1) -> list[str]:
         "".join(line_list).encode()  # one call checks all lines in a tenth of the time
     except (TypeError, UnicodeEncodeError):
         for index, line in enumerate(line_list):
-            text(line, f"{name}[{index}] (line {first + index})")
+            text(line, f"{name}[{index}] (line {first_line + index})")
     return line_list
 
 

@@ -83,12 +83,12 @@ def attention_maps(translator: Translator, source: str, target: str | None = Non
     [target_ids] = translator.encode_targets([target])
     _check_length("target", target_ids, limit)
     weights = weights_of(translator, Batch.of([source_ids], [target_ids]))  # [n, 1, h, q, k]
-    [of_source] = translator.vocabulary.pieces([source_ids])
-    [of_target] = translator.vocabulary.target_pieces([target_ids])
+    [source_pieces] = translator.vocabulary.pieces([source_ids])
+    [target_pieces] = translator.vocabulary.target_pieces([target_ids])
     return AttentionMaps(
-        of_source,
-        of_target,
-        **{name: of_all[:, 0] for name, of_all in weights.items()},
+        source_pieces,
+        target_pieces,
+        **{name: array[:, 0] for name, array in weights.items()},
         source_words=words_of(source_ids, translator.vocabulary, of_source=True),
         target_words=words_of(target_ids, translator.vocabulary),
     )
@@ -105,18 +105,18 @@ def words_of(
     Args:
       of_source: whether the ids are source ids; a vocabulary may use other ids for targets.
     """
-    shapes = _shapes(vocabulary.speller, of_source)[np.asarray(tokens, np.int64)]
-    words, begins, ends, special = shapes.T  # each [tokens]
-    after_space = np.append(True, ends[:-1] > 0)
-    continues_word = (words > 0) & (begins == 0) & ~after_space
-    word_counts = np.cumsum(words - continues_word)
-    word_indices = np.where(special, -1, np.minimum(word_counts - words, word_counts[-1] - 1))
+    facts = _text_facts(vocabulary.speller, of_source)[np.asarray(tokens, np.int64)]
+    num_words, begins_blank, ends_blank, is_empty = facts.T  # each [tokens]
+    after_space = np.append(True, ends_blank[:-1] > 0)
+    continues_word = (num_words > 0) & (begins_blank == 0) & ~after_space
+    word_counts = np.cumsum(num_words - continues_word)
+    word_indices = np.where(is_empty, -1, np.minimum(word_counts - num_words, word_counts[-1] - 1))
     return word_indices.tolist()
 
 
 @lru_cache(maxsize=4)
-def _shapes(vocabulary: Vocabulary, of_source: bool) -> Int[np.ndarray, "v 4"]:
-    """Return for each id: the words in its text, begins with space, ends with space, is empty."""
+def _text_facts(vocabulary: Vocabulary, of_source: bool) -> Int[np.ndarray, "v 4"]:
+    """Return for each id: the number of words in its text; begins and ends with space; is empty."""
     texts_of_ids = spelt_by(vocabulary)
     if of_source:
         texts_of_ids = [*map(vocabulary.source_spelling, range(vocabulary.source_size))]

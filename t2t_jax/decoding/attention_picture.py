@@ -13,17 +13,17 @@ _MOST_SUBWORDS = 100  # larger panels would be thousands of pixels wide
 
 def heads(maps: AttentionMaps, attention: Literal["encoder", "decoder", "cross"]) -> Picture:
     """Plot the weights of one kind of attention, with a panel for each layer and head."""
-    sides = {
+    axis_labels = {
         "encoder": (maps.source, maps.source),
         "decoder": (maps.target, ["<s>", *maps.target[:-1]]),
         "cross": (maps.target, maps.source),
     }
-    if attention not in sides:
-        choices = f"there are {', '.join(sides)}"
+    if attention not in axis_labels:
+        choices = f"there are {', '.join(axis_labels)}"
         raise UserError(
-            f"there is no attention {attention!r}; {did_you_mean(attention, sides, choices)}"
+            f"there is no attention {attention!r}; {did_you_mean(attention, axis_labels, choices)}"
         )
-    queries, keys = sides[attention]
+    queries, keys = axis_labels[attention]
     if max(len(queries), len(keys)) > _MOST_SUBWORDS:
         raise UserError(
             f"a picture of {len(queries)} x {len(keys)} subwords is too large to read; the limit "

@@ -35,20 +35,20 @@ def constraints_of(decoding: DecodingConfig, vocabulary: Vocabulary) -> Constrai
     constraints store how many. Forbidden phrases also forbid subwords without text, such as
     padding, because such a subword inside a phrase would hide the phrase.
     """
-    never = np.zeros(len(vocabulary), np.bool_)
+    is_forbidden = np.zeros(len(vocabulary), np.bool_)
     for token in decoding.forbidden_ids:
         if token == EOS_ID or not 0 <= token < len(vocabulary):
             raise UserError(
                 f"decoding.forbidden_ids has {token}; give ids from 0 to {len(vocabulary) - 1} "
                 f"other than {EOS_ID}, the end of sentence"
             )
-        never[token] = True
+        is_forbidden[token] = True
     texts = spelt_by(vocabulary) if decoding.forbidden else []
     for token, text in enumerate(texts):
-        never[token] |= not text and token != EOS_ID
+        is_forbidden[token] |= not text and token != EOS_ID
     return Constraints(
         np.int32(decoding.min_length) if decoding.min_length else None,
-        never if never.any() else None,
+        is_forbidden if is_forbidden.any() else None,
         automaton(decoding.forbidden, vocabulary) if decoding.forbidden else None,
         decoding.no_repeat_ngram_size,
         len(vocabulary.target_begin),
@@ -63,7 +63,7 @@ def automaton(phrases: tuple[str, ...], vocabulary: Vocabulary) -> Phrases:
     compiled program.
     """
     pieces = _Pieces.of(spelt_by(vocabulary))
-    begin: list[bool] = []
+    initial: list[bool] = []
     always: list[bool] = []
     edges: list[tuple[int, int, int]] = []
     for phrase in dict.fromkeys(" ".join(words.split()) for words in phrases):
@@ -71,16 +71,16 @@ def automaton(phrases: tuple[str, ...], vocabulary: Vocabulary) -> Phrases:
         first = len(always)  # index of the state in which no byte of this phrase is matched
         for start in range(len(text)):
             always.append(start == 0)
-            begin.append(start <= 1)  # the start of an output counts as a space
+            initial.append(start <= 1)  # the start of an output counts as a space
             for token, end in pieces.edges(text, start):
                 edges.append((first + start, token, _COMPLETE if end == len(text) else first + end))
-    states = _power_of_two(len(always))
-    filled = np.tile(np.array([0, -1, -1], np.int32), (_power_of_two(len(edges)), 1))
-    filled[: len(edges)] = edges or filled[:0]
-    sources, tokens, targets = filled.T
-    targets = np.where(targets == _COMPLETE, states, targets)
-    widths = (0, states - len(always))
-    return Phrases(np.pad(begin, widths), np.pad(always, widths), sources, tokens, targets)
+    num_states = _power_of_two(len(always))
+    padded_edges = np.tile(np.array([0, -1, -1], np.int32), (_power_of_two(len(edges)), 1))
+    padded_edges[: len(edges)] = edges or padded_edges[:0]
+    sources, tokens, targets = padded_edges.T
+    targets = np.where(targets == _COMPLETE, num_states, targets)
+    widths = (0, num_states - len(always))
+    return Phrases(np.pad(initial, widths), np.pad(always, widths), sources, tokens, targets)
 
 
 @lru_cache(maxsize=4)
@@ -103,7 +103,7 @@ class _Pieces(NamedTuple):
         return _Pieces(ordered, [piece for piece in ordered if _SPACE in piece[0][1:]])
 
     def edges(self, text: bytes, matched: int) -> set[tuple[int, int]]:
-        """Return the subwords that can continue a phrase: pairs of id and bytes matched after it.
+        """Return the ids that can continue a phrase, each with the bytes that are matched after it.
 
         Args:
           text: the phrase, with a space before it.
@@ -131,9 +131,12 @@ class _Pieces(NamedTuple):
 
 
 def _read(text: bytes, matched: int, piece: bytes) -> int | None:
-    """Return the number of bytes matched after one more subword; None if it does not fit.
+    """Return the number of bytes of a phrase matched after one more subword, or None.
 
     Repeated spaces count as one.
+
+    Args:
+      matched: number of bytes already matched.
     """
     for index, byte in enumerate(piece):
         if matched == len(text):

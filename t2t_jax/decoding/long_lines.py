@@ -60,8 +60,8 @@ def parts(
         if decoding.long_lines == "refuse" or limit <= sum(map(len, vocabulary.source_frame)):
             name = f"line {first_line + line}"
             raise too_long(name, len(source), decoding, longest_sentence)
-        for order, tokens in enumerate(split(source, vocabulary, int(limit))):
-            line_parts.append(LinePart(line, order, tokens, () if order else prefix))
+        for part_index, tokens in enumerate(split(source, vocabulary, int(limit))):
+            line_parts.append(LinePart(line, part_index, tokens, () if part_index else prefix))
     return line_parts
 
 
@@ -113,24 +113,24 @@ def split(source: list[int], vocabulary: Vocabulary, limit: int) -> Iterator[lis
       source: ids of the source, with an end-of-sentence token.
       limit: most tokens of a part, including its end-of-sentence token.
     """
-    before, after = vocabulary.source_frame
-    tokens = source[len(before) : len(source) - len(after)]
+    begin_ids, end_ids = vocabulary.source_frame
+    tokens = source[len(begin_ids) : len(source) - len(end_ids)]
     [pieces] = vocabulary.pieces([tokens])
-    start, capacity = 0, limit - len(before) - len(after)
+    start, capacity = 0, limit - len(begin_ids) - len(end_ids)
     while len(tokens) - start > capacity:
         cuts = range(start + max(1, capacity // 2), start + capacity + 1)
         cut = max(cuts, key=lambda cut: (_merit(pieces, cut), cut))
-        yield [*before, *tokens[start:cut], *after]
+        yield [*begin_ids, *tokens[start:cut], *end_ids]
         start = cut
-    yield [*before, *tokens[start:], *after]
+    yield [*begin_ids, *tokens[start:], *end_ids]
 
 
 def _merit(pieces: list[str], index: int) -> int:
     """Rate a cut before the subword at an index, from 0 (in a character) to 3 (sentence end)."""
     piece = pieces[index]
-    before = "".join(pieces[max(0, index - 3) : index]).rstrip(_CLOSING)
+    text_before = "".join(pieces[max(0, index - 3) : index]).rstrip(_CLOSING)
     after_space = piece.startswith(_SPACE)
-    if before.endswith(_ENDS_WITHOUT_SPACE) or (after_space and before.endswith(_ENDS)):
+    if text_before.endswith(_ENDS_WITHOUT_SPACE) or (after_space and text_before.endswith(_ENDS)):
         return 3
     if after_space:
         return 2

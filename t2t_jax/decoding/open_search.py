@@ -46,7 +46,7 @@ class ClosedError(Exception):
 
 @dataclass(frozen=True)
 class Limits:
-    """Sizes of an open search."""
+    """Limits on the rows, lengths, steps and queue of an open search."""
 
     rows: int = 16
     """The most live sentences in each group of rows."""
@@ -130,13 +130,13 @@ class OpenSearch:
         self._extra_length = decoding.max_extra_length
         self._search = Search(model, strategy_of(decoding, num_best=1), mesh, 1)
         self._inputs = SearchInputs(params, np.uint32(seed), constraints)
-        parts = row_parts(mesh)
-        self._rows = -(-self.limits.rows // parts) * parts
-        eighth, quarter = (-(-self._rows // (n * parts)) * parts for n in (8, 4))
+        num_parts = row_parts(mesh)
+        self._rows = -(-self.limits.rows // num_parts) * num_parts
+        eighth, quarter = (-(-self._rows // (n * num_parts)) * num_parts for n in (8, 4))
         # With at most `_FEW_ROWS` rows, a smaller program would save almost no time.
         small = {eighth} if self._rows > _FEW_ROWS else set[int]()
         self._row_counts = tuple(sorted(small | {self._rows}))
-        self._batch_sizes = tuple(sorted({parts, quarter, self._rows}))
+        self._batch_sizes = tuple(sorted({num_parts, quarter, self._rows}))
         shortest, longest = length_bucket(1), length_bucket(self.limits.max_length)
         self._buckets = tuple(shortest << n for n in range((longest // shortest).bit_length()))
         self._prefix_length = constraints.prompt_length
@@ -247,26 +247,26 @@ class OpenSearch:
 
     def warm_up(self) -> None:
         """Compile every program, so that no sentence has to wait for a compilation."""
-        blank = self._search.model.sources.blank
+        blank_source = self._search.model.sources.blank
         for rows, length in product(self._row_counts, self._buckets):
             group = self._new_group(rows, length)
             batch_sizes = [n for n in self._batch_sizes if n <= rows]
             buckets = [n for n in self._buckets if n <= length]
             for size, bucket in product(batch_sizes, buckets):
-                group.admit([(0, Sentence(blank(bucket), 0, 0))] * size, [size], [bucket])
+                group.admit([(0, Sentence(blank_source(bucket), 0, 0))] * size, [size], [bucket])
                 group.collect(group.advance(0, 1))
             for sizes in self._adjacent_sizes(rows, length):
                 self._new_group(rows, length).resize(sizes)
 
     def _adjacent_sizes(self, rows: int, length: int) -> Iterator[Sizes]:
-        """Yield the sizes to which `_resized` may resize a group."""
+        """Yield the array sizes to which `_resized` may change a group of this size."""
         index = self._buckets.index(length)
         adjacent = self._buckets[max(0, index - 1) : index + 2]
         yield from (self._sizes(rows, bucket) for bucket in adjacent if bucket != length)
         yield from (self._sizes(count, length) for count in self._row_counts if count != rows)
 
     def _sizes(self, rows: int, length: int) -> Sizes:
-        """Return the array sizes for a length bucket."""
+        """Return the array sizes of a group with these rows and this length bucket."""
         # Few outputs are longer than the bucket, so the arrays begin without the extra length.
         max_capacity = length + self._extra_length
         capacity = max_capacity if length == self._buckets[-1] else length
@@ -295,8 +295,8 @@ class OpenSearch:
         """Admit sentences, compute a few steps, and finish the requests that have ended."""
         # The program stops once this many sentences have ended. If many are live or waiting,
         # replacing several at once costs less.
-        num_ended = max(1, len(live) // 8, min(self.num_waiting, self._rows // 4))
-        max_live = max(0, len(live) - num_ended)
+        num_to_replace = max(1, len(live) // 8, min(self.num_waiting, self._rows // 4))
+        max_live = max(0, len(live) - num_to_replace)
         batch_sizes = [n for n in self._batch_sizes if n <= group.sizes.rows]
         sentences = [(request.number, request.sentence) for request in arrivals]
         group.admit(sentences, batch_sizes, self._buckets)
@@ -310,7 +310,7 @@ class OpenSearch:
             del live[number]
 
     def _next_arrivals(self, index: int, num_live: int) -> list[_Request] | None:
-        """Wait for work, and pop requests from the queue; return None once the search has ended."""
+        """Wait, and pop requests for group `index`; return None once the search has ended."""
         with self._queue_changed:
             while not (self._queue or num_live or self._closed):
                 self._queue_changed.wait()
@@ -328,11 +328,11 @@ class OpenSearch:
             return requests[:num_free]
 
     def _preference(self, request: _Request) -> int:
-        """Return the sort key of a group that prefers short sentences, unless skipped too often."""
+        """Return the length bucket of a request as sort key, or 0 if it was skipped too often."""
         return request.num_skips < _MAX_SKIPS and self._bucket(request.sentence.length)
 
     def _pop_due(self, count: int) -> list[_Request]:
-        """Pop at most `count` requests, and drop requests that have ended."""
+        """Pop at most `count` requests by due time, and drop requests that have ended."""
         requests: list[_Request] = []
         while self._queue and len(requests) < count:
             request = heapq.heappop(self._queue)

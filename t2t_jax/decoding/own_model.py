@@ -59,7 +59,7 @@ def beam_search(
         if value < minimum:
             raise UserError(f"{name}={value} is less than {minimum}")
     start = _checked_starts(step, state, start, eos_id, beam_size)
-    beams: Strategy = BeamSearch(eos_id, beam_size, alpha, num_best=beam_size)
+    beam_strategy: Strategy = BeamSearch(eos_id, beam_size, alpha, num_best=beam_size)
 
     def search_step(
         tokens: Int32[Array, "b k"],
@@ -72,8 +72,8 @@ def beam_search(
         slots = jnp.argmax(ancestry_mask[:, :, (clock - 1) % max_length], axis=-1)  # [b, k]
         state = take_hypotheses(state, slots)
         tokens = jnp.where(positions[:, None] == 0, start[:, None], tokens)
-        rows = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), (tokens, state))
-        return jax.tree.map(lambda x: x.reshape(*tokens.shape, *x.shape[1:]), step(*rows))
+        flat_inputs = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), (tokens, state))
+        return jax.tree.map(lambda x: x.reshape(*tokens.shape, *x.shape[1:]), step(*flat_inputs))
 
     initial = begin(
         jax.tree.map(lambda x: jnp.repeat(jnp.asarray(x)[:, None], beam_size, axis=1), state),
@@ -82,7 +82,7 @@ def beam_search(
         capacity=max_length,
         bos_id=0,  # `search_step` replaces it by `start`
     )
-    return search(beams if beam_size > 1 else Greedy(eos_id), search_step, initial, pad_id)
+    return search(beam_strategy if beam_size > 1 else Greedy(eos_id), search_step, initial, pad_id)
 
 
 def _checked_starts(

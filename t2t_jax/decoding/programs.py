@@ -31,7 +31,7 @@ from t2t_jax.parallel.mesh import replicated, row_parts
 
 @dataclass(frozen=True)
 class Search:
-    """The static arguments of the programs of a search."""
+    """The static arguments of the compiled programs of a search."""
 
     model: DecodingModel
     strategy: strategies.Strategy
@@ -104,16 +104,16 @@ class Progress(NamedTuple):
 
 @partial(InterceptedJit, static_argnames=("search", "sizes"))
 def begin_work(search: Search, sizes: Sizes, inputs: SearchInputs) -> Work:
-    """Create a group of free rows."""
+    """Create the arrays of a group of rows without sentences."""
     model, beam_size, prefix_length = search.model, search.strategy.beam_size, sizes.prefix_length
-    zeros = jnp.zeros((sizes.rows,), jnp.int32)
+    zero_per_row = jnp.zeros((sizes.rows,), jnp.int32)
     state = loop.begin(
         model.empty_cache(sizes.rows, beam_size, sizes.capacity),
-        zeros,
+        zero_per_row,
         beam_size=beam_size,
         capacity=sizes.capacity,
         bos_id=BOS_ID,
-        keys=_keys(search.strategy, jnp.uint32(0), zeros),
+        keys=_keys(search.strategy, jnp.uint32(0), zero_per_row),
         constraints=inputs.constraints,
         prefixes=jnp.full((sizes.rows, prefix_length), -1) if prefix_length else None,
     )
@@ -144,15 +144,15 @@ def proceed(
     model, strategy = search.model, search.strategy
     if arrivals is not None:
         assert arrivals.inputs is not None
-        new = model.memory(inputs.params, model.sources.inputs(arrivals.inputs))
-        work = add_arrivals(search, inputs, work, new, arrivals)
+        new_memory = model.memory(inputs.params, model.sources.inputs(arrivals.inputs))
+        work = add_arrivals(search, inputs, work, new_memory, arrivals)
     state, memory = work
 
     def step(
         tokens: Array, positions: Array, clock: Array, ancestry_mask: Array, cache: PyTree
     ) -> tuple[Array, PyTree]:
-        last = LastTokens(tokens, positions, clock, ancestry_mask)
-        return model.step(inputs.params, last, cache, memory)
+        last_tokens = LastTokens(tokens, positions, clock, ancestry_mask)
+        return model.step(inputs.params, last_tokens, cache, memory)
 
     kernels = kernels_of(search.mesh, jnp.float32)
     reductions = Reductions(kernels.logsumexp, kernels.greatest or argmax_and_logsumexp)
@@ -166,7 +166,7 @@ def proceed(
 
 @partial(InterceptedJit, static_argnames="model")
 def encode(model: DecodingModel, params: Parameters, inputs: PyTree) -> Memory:
-    """Encode the arrays of sources from `SourceForm.padded`."""
+    """Encode the arrays of sources from `SourceForm.padded` into memory for the decoder."""
     return model.memory(params, model.sources.inputs(inputs))
 
 
@@ -175,10 +175,10 @@ def fit_memory(model: DecodingModel, memory: Memory, length: int) -> Memory:
     """Pad or cut the memory to `length` positions per source."""
 
     def fit(x: Array, axis: int) -> Array:
-        prefix = jax.lax.slice_in_dim(x, 0, min(x.shape[axis], length), axis=axis)
+        first_positions = jax.lax.slice_in_dim(x, 0, min(x.shape[axis], length), axis=axis)
         widths = [(0, 0)] * x.ndim
-        widths[axis] = 0, length - prefix.shape[axis]
-        return jnp.pad(prefix, widths)
+        widths[axis] = 0, length - first_positions.shape[axis]
+        return jnp.pad(first_positions, widths)
 
     return jax.tree.map(fit, memory, model.axes().sources)
 
@@ -206,7 +206,7 @@ def add_arrivals(
     """
     memory, beam_size = loop.put_rows(work.memory, memory, arrivals.rows), search.strategy.beam_size
     state = loop.rewind(work.state, search.model.axes(beam_size).slots)
-    new = loop.begin(
+    new_state = loop.begin(
         (),
         arrivals.limits,
         beam_size=beam_size,
@@ -216,7 +216,7 @@ def add_arrivals(
         constraints=inputs.constraints,
         prefixes=arrivals.prefixes,
     )
-    return _by_rows(Work(loop.admit(state, new.rows, arrivals.rows), memory), search.mesh)
+    return _by_rows(Work(loop.admit(state, new_state.rows, arrivals.rows), memory), search.mesh)
 
 
 admit = jax.jit(add_arrivals, static_argnames="search", donate_argnames="work")
@@ -232,7 +232,7 @@ def _keys(
 
 
 def _by_rows(work: Work, mesh: Mesh) -> Work:
-    """Split the rows over the devices of the mesh."""
+    """Split the arrays of the work over the devices of the mesh, by rows."""
     # A program is compiled again for inputs with another sharding.
     by_rows = NamedSharding(mesh, axes.partition_spec(["batch"]))
     shardings = jax.tree.map(lambda x: by_rows if x.ndim else replicated(mesh), work)
@@ -244,10 +244,10 @@ def check_search_memory(
 ) -> None:
     """Raise a `UserError` if the search needs more than the total memory of a device."""
     num_bytes = search_bytes(model, vocab_size, decoding, sizes) // row_parts(mesh)
-    memory = memory_of_a_device(mesh)
-    if memory is not None and num_bytes > memory:
+    available = memory_of_a_device(mesh)
+    if available is not None and num_bytes > available:
         raise UserError(
-            f"the search needs {gib(num_bytes)} on each device, which has only {gib(memory)}: "
+            f"the search needs {gib(num_bytes)} on each device, which has only {gib(available)}: "
             f"lower decoding.beam_size={decoding.beam_size}, decoding.max_extra_length="
             f"{decoding.max_extra_length}, decoding.tokens_per_batch={decoding.tokens_per_batch} "
             f"or decoding.max_source_length={decoding.max_source_length}"
@@ -263,9 +263,9 @@ def search_bytes(
     # The ancestry mask has a byte per slot and hypothesis. Three int32 arrays hold the tokens and
     # ancestry of live hypotheses, and the tokens of finished hypotheses. Logits are float32.
     row_bytes = slots * beam_size + 3 * 4 * slots + 4 * beam_size * vocab_size
-    outputs = _cache_bytes(model, sizes.rows, beam_size, sizes.max_capacity)
-    sources = _cache_bytes(model, sizes.rows, 1, sizes.source_length)
-    return sizes.rows * row_bytes + outputs + sources
+    output_bytes = _cache_bytes(model, sizes.rows, beam_size, sizes.max_capacity)
+    source_bytes = _cache_bytes(model, sizes.rows, 1, sizes.source_length)
+    return sizes.rows * row_bytes + output_bytes + source_bytes
 
 
 @lru_cache(maxsize=256)  # tracing takes almost a millisecond in every call of a translator

@@ -142,11 +142,11 @@ class RowGroup:
         Returns:
           The key and the hypotheses `[num_best, t]` of each of these sentences.
         """
-        searching, self._positions, self._best = on_host(progress)
-        best, finished = self._best, [row for row in self.live if not searching[row]]
+        is_searching, self._positions, self._best = on_host(progress)
+        results, ended_rows = self._best, [row for row in self.live if not is_searching[row]]
         return [
-            (self.live.pop(row)[0], jax.tree.map(lambda x, row=row: x[row], best))
-            for row in sorted(finished)
+            (self.live.pop(row)[0], jax.tree.map(lambda x, row=row: x[row], results))
+            for row in sorted(ended_rows)
         ]
 
     def release(self, key: int) -> None:
@@ -172,8 +172,8 @@ class RowGroup:
 
     def _assign(self, arrivals: Sequence[tuple[int, Sentence]]) -> tuple[list[int], list[Sentence]]:
         """Assign free rows to new sentences, and an empty sentence to each released row."""
-        free = [row for row in range(self.sizes.rows) if row not in self.live]
-        rows = free[: len(arrivals)]
+        free_rows = [row for row in range(self.sizes.rows) if row not in self.live]
+        rows = free_rows[: len(arrivals)]
         self.live |= dict(zip(rows, arrivals, strict=True))
         released = sorted(self._released.difference(rows))
         self._released.clear()

@@ -71,15 +71,15 @@ def decode(
     Raises:
       ValueError: the limit of a sentence exceeds its length plus `max_extra_length`.
     """
-    extra = decoding.max_extra_length
-    if any(sentence.limit > sentence.length + extra for sentence in sentences):
-        raise ValueError(f"an output may have at most {extra} tokens more than its source")
-    order = sorted(range(len(sentences)), key=lambda index: -sentences[index].length)
-    lengths = [sentences[index].length for index in order]
-    longest = max((len(sentence.prefix) for sentence in sentences), default=0)
-    width = length_bucket(longest) if longest else 0
+    max_extra = decoding.max_extra_length
+    if any(sentence.limit > sentence.length + max_extra for sentence in sentences):
+        raise ValueError(f"an output may have at most {max_extra} tokens more than its source")
+    longest_first = sorted(range(len(sentences)), key=lambda index: -sentences[index].length)
+    lengths = [sentences[index].length for index in longest_first]
+    longest_prefix = max((len(sentence.prefix) for sentence in sentences), default=0)
+    width = length_bucket(longest_prefix) if longest_prefix else 0
     all_sizes = [sizes._replace(prefix_length=width) for sizes in plan(lengths, decoding, mesh)]
-    queue = deque(zip(order, all_sizes, strict=True))
+    queue = deque(zip(longest_first, all_sizes, strict=True))
     search = programs.Search(model, strategy_of(decoding, num_best), mesh, num_best)
     num_rows = _num_rows(length_bucket(max(lengths, default=0)), decoding)
     inputs = programs.SearchInputs(params, np.uint32(seed), constraints)
@@ -98,10 +98,10 @@ def plan(lengths: Sequence[int], decoding: DecodingConfig, mesh: Mesh) -> list[p
     """
     if not lengths:
         return []
-    parts = row_parts(mesh)
+    num_parts = row_parts(mesh)
 
     def sizes(source_length: int, rows: int, max_arrivals: int) -> programs.Sizes:
-        rows, max_arrivals = (-(-n // parts) * parts for n in (rows, max_arrivals))
+        rows, max_arrivals = (-(-n // num_parts) * num_parts for n in (rows, max_arrivals))
         max_capacity = source_length + decoding.max_extra_length
         return programs.Sizes(rows, max_arrivals, source_length, source_length, max_capacity)
 

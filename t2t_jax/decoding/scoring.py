@@ -64,9 +64,9 @@ def score(
         )
     sides = translator.encode(sources), translator.encode_targets(targets)
     pairs = list(zip(*sides, strict=True))
-    for number, pair in enumerate(pairs, first_line):
+    for line_number, pair in enumerate(pairs, first_line):
         for side, tokens in zip(("source", "target"), pair, strict=True):
-            check_one_pass(f"{side} line {number}", len(tokens), translator.longest_sentence)
+            check_one_pass(f"{side} line {line_number}", len(tokens), translator.longest_sentence)
     lengths = [
         0 if is_blank(source) and is_blank(target) else max(len(source), len(target))
         for source, target in pairs
@@ -96,14 +96,14 @@ def compute_rows(
     """
     config, mesh = translator.config, translator.mesh
     tokens = min(config.decoding.tokens_per_batch, config.parallel.pass_tokens or _TOKENS_PER_BATCH)
-    order = sorted((line for line, n in enumerate(lengths) if n), key=lambda line: -lengths[line])
+    queue = sorted((line for line, n in enumerate(lengths) if n), key=lambda line: -lengths[line])
 
     def launch() -> Iterator[tuple[list[int], Array]]:
         start, parts = 0, row_parts(mesh)
-        while start < len(order):
-            length = ladder_length(lengths[order[start]])
+        while start < len(queue):
+            length = ladder_length(lengths[queue[start]])
             max_rows = max(1, tokens // length)
-            lines = order[start : start + max_rows]
+            lines = queue[start : start + max_rows]
             start += len(lines)
             # Few different numbers of rows, all of which the mesh can split.
             rows = -(-min(max_rows, 1 << (len(lines) - 1).bit_length()) // parts) * parts
@@ -125,15 +125,16 @@ def _log_probs(
     return -model.losses(params, batch, 0.0)[1]
 
 
-def _score(row: list[float], target: list[int], num_given: int, number: int) -> ForcedScore:
-    """Score a target from the log-probabilities of its tokens, padded at the end.
+def _score(log_probs: list[float], target: list[int], num_given: int, line: int) -> ForcedScore:
+    """Make the score of a target from the log-probabilities of its tokens.
 
     Args:
+      log_probs: log-probabilities of the tokens of the target, then of padding.
       num_given: number of tokens with which every target begins, such as a language tag.
     """
     num_given = min(num_given, len(target) - 1)  # a blank target has only its end
-    token_log_probs = (*[0.0] * num_given, *row[num_given : len(target)])
+    token_log_probs = (*[0.0] * num_given, *log_probs[num_given : len(target)])
     log_prob = sum(token_log_probs)
     if not math.isfinite(log_prob):
-        raise diverged(number)
+        raise diverged(line)
     return ForcedScore(log_prob, token_log_probs, tuple(target))

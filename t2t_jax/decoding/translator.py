@@ -98,9 +98,9 @@ class Translator:
     def __repr__(self) -> str:
         """Describe the model's size, its steps and its score on dev."""
         size = sum(array.size for array in self._arrays.values())
-        sizes = f"{size:,} parameters, {len(self.vocabulary):,} subwords"
+        summary = f"{size:,} parameters, {len(self.vocabulary):,} subwords"
         steps = "".join(f", step {step:,}" for step in self.steps)
-        return f"<Translator: {sizes}{steps}{self._score()}>"
+        return f"<Translator: {summary}{steps}{self._score()}>"
 
     def __setattr__(self, name: str, value: object) -> None:
         """Set a new attribute; refuse to replace an attribute."""
@@ -151,8 +151,8 @@ class Translator:
         leaves = [_put(_jax_array(new[path]), array.sharding) for path, array in old.items()]
         params = jax.tree.unflatten(jax.tree.structure(self._params), leaves)
         arrays = _arrays_by_path(params)
-        state = {"_params": params, "_arrays": arrays, "_prepared": {}, "_score": str}
-        return self.replaced(**state, steps=(), ema_decays=())
+        attributes = {"_params": params, "_arrays": arrays, "_prepared": {}, "_score": str}
+        return self.replaced(**attributes, steps=(), ema_decays=())
 
     def replaced(self, **attributes: object) -> "Translator":
         """Return a copy with replaced attributes, which must fit the remaining attributes."""
@@ -384,12 +384,12 @@ class Translator:
             constraints=forbidden.constraints_of(decoding, self.vocabulary),
         )
 
-    def read(self, best: SearchResult, number: int = 1) -> list[Hypothesis]:
+    def read(self, best: SearchResult, line_number: int = 1) -> list[Hypothesis]:
         """Decode the text of a sentence's hypotheses, without empty slots.
 
         Args:
           best: the search result of one sentence.
-          number: line number, for the error.
+          line_number: line number, for the error.
 
         Raises:
           UserError: there are no hypotheses, because the model has diverged.
@@ -401,7 +401,7 @@ class Translator:
             if length and math.isfinite(log_prob)
         ]
         if not hypotheses:
-            raise diverged(number)
+            raise diverged(line_number)
         texts = self.vocabulary.decode([tokens for tokens, _, _ in hypotheses])
         return [
             # A byte-level vocabulary can generate a line break.
@@ -468,9 +468,9 @@ def is_blank(tokens: list[int]) -> bool:
     return len(tokens) == 1
 
 
-def diverged(number: int) -> DivergedError:
+def diverged(line_number: int) -> DivergedError:
     """Create the error for a line whose probabilities are not finite."""
     return DivergedError(
-        f"the model gives no finite probabilities for line {number}; its training has "
+        f"the model gives no finite probabilities for line {line_number}; its training has "
         "diverged: use an earlier step, or train again at a lower learning rate"
     )

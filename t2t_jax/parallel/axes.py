@@ -53,16 +53,16 @@ def partition_spec(names: Sequence[str | None], without: Collection[str] = ()) -
     if unknown:
         raise ValueError(f"no logical axis {unknown[0]!r}; there are {', '.join(RULES)}")
     rules = [() if name is None else RULES[name] for name in names]
-    split = [tuple(axis for axis in axes if axis not in without) for axes in rules]
+    mesh_axes = [tuple(axis for axis in axes if axis not in without) for axes in rules]
     # The same entries as JAX writes (a name, a tuple or None), so that equal specs compare equal.
-    return PartitionSpec(*(axes[0] if len(axes) == 1 else axes or None for axes in split))
+    return PartitionSpec(*(axes[0] if len(axes) == 1 else axes or None for axes in mesh_axes))
 
 
 _only_shapes: ContextVar[bool] = ContextVar("only_shapes", default=False)
 
 
 def only_shapes() -> AbstractContextManager[None]:
-    """Mark code within the context that uses only the shapes of parameters."""
+    """Return a context for code that uses only the shapes of parameters, not their values."""
     return with_value(_only_shapes, True)
 
 
@@ -130,8 +130,8 @@ def in_parts(
     if mesh is None or mesh.size == 1:
         return function
     specs = tuple(_sharding(mesh, names).spec for names in argument_axes)
-    out = _sharding(mesh, result_axes).spec
-    return jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=out, check_vma=False)
+    out_spec = _sharding(mesh, result_axes).spec
+    return jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=out_spec, check_vma=False)
 
 
 def _sharding(mesh: Mesh, names: Sequence[str | None]) -> NamedSharding:

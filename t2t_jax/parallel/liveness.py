@@ -74,8 +74,8 @@ class Liveness:
             threading.Event().wait()
         if not self._has_failed:
             self._has_failed = True
-            kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
-            text = in_one_line(f"{kind}{error}")[:_LONGEST_REASON]
+            prefix = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
+            text = in_one_line(f"{prefix}{error}")[:_LONGEST_REASON]
             self._send_failure(exit_code_of(error) or 1, f"{self._name} ended: {text}")
             _serve_board()
         return f"{self._name}: "
@@ -106,11 +106,12 @@ class Liveness:
     def _judge(self) -> None:
         seconds_since_failure = 0.0
         beats: dict[int, str] = {}
-        silent = dict.fromkeys({*range(jax.process_count())} - {self._index}, 0.0)
+        # Seconds of silence by process.
+        ages = dict.fromkeys({*range(jax.process_count())} - {self._index}, 0.0)
         for interval in ticks(self._over, _TICK):
-            for n in silent:
+            for n in ages:
                 beat = self._beats.get(n)
-                silent[n] = silent[n] + interval if beat == beats.get(n) and beat != _DONE else 0.0
+                ages[n] = ages[n] + interval if beat == beats.get(n) and beat != _DONE else 0.0
             beats = self._beats
             if self._has_failed:
                 continue
@@ -120,8 +121,8 @@ class Liveness:
                     # HUNG only means that a process misses another one, so prefer other codes.
                     code, reason = min(failures, key=lambda failure: failure[0] == HUNG)
                     self._end(code if code in FINAL else HUNG, reason)
-            elif self._seconds and max(silent.values()) > self._seconds:
-                self._end_without([n for n, age in silent.items() if age > self._seconds])
+            elif self._seconds and max(ages.values()) > self._seconds:
+                self._end_without([n for n, age in ages.items() if age > self._seconds])
 
     def _end_without(self, silent: Sequence[int]) -> None:
         if 0 in silent:  # all heartbeats go through process 0, so only it is known to be silent
@@ -148,7 +149,11 @@ def liveness() -> Liveness | None:
 
 
 def watch_processes(seconds: float | None) -> None:
-    """Start to watch the other processes, and name this process in its errors."""
+    """Start to watch the other processes, and name this process in its errors.
+
+    Args:
+      seconds: the timeout after which a silent process counts as lost; None waits forever.
+    """
     global _liveness
     _liveness = watcher = Liveness(seconds)
     atexit.register(watcher.close)
@@ -175,7 +180,7 @@ def ticks(over: threading.Event, seconds: float) -> Iterator[float]:
 
 
 def end_program(code: int, message: str, *records: Callable[[], None]) -> None:
-    """Write records, each within `SECONDS_TO_WRITE`, and end the program from any thread."""
+    """Write records, each within `SECONDS_TO_WRITE`; then exit with the code, from any thread."""
     for record in records:
         within(SECONDS_TO_WRITE, record)
     print(f"error: {message}", file=sys.stderr, flush=True)

@@ -136,7 +136,7 @@ class BatchLayout(NamedTuple):
         return self.passes * self.rows_per_pass
 
     def local_rows(self) -> Int[np.ndarray, " n"]:
-        """Return the sorted row indices of this process."""
+        """Return the sorted indices of the batch rows of this process."""
         if len(self.mesh.local_devices) == self.mesh.size:
             in_pass = np.arange(self.rows_per_pass)
         else:
@@ -184,10 +184,10 @@ def batch_layout(
       tokens_per_device: maximal number of source or target positions per device and pass; None
         makes one pass.
     """
-    parts, passes = row_parts(mesh), 1
+    num_parts, passes = row_parts(mesh), 1
     if tokens_per_device is not None:
-        passes = -(-rows // (max(1, tokens_per_device // length) * parts))
-    return BatchLayout(mesh, passes, -(-rows // (passes * parts)) * parts)
+        passes = -(-rows // (max(1, tokens_per_device // length) * num_parts))
+    return BatchLayout(mesh, passes, -(-rows // (passes * num_parts)) * num_parts)
 
 
 def arrange_devices(shape: tuple[int, int, int], devices: Sequence[object]) -> np.ndarray:
@@ -229,7 +229,7 @@ def _over_unequal_slices(
     fsdp: int, tensor: int, devices: Sequence[object], slice_indices: Sequence[int]
 ) -> np.ndarray:
     """Arrange the devices of each slice separately, and concatenate the slices along `data`."""
-    parts = []
+    grids = []
     for index in sorted(set(slice_indices)):
         members = [d for d, i in zip(devices, slice_indices, strict=True) if i == index]
         if len(members) % (fsdp * tensor):
@@ -239,8 +239,8 @@ def _over_unequal_slices(
                 "choose sizes that divide each slice, or use as many devices of each slice"
             )
         shape = len(members) // (fsdp * tensor), fsdp, tensor
-        parts.append(mesh_utils.create_device_mesh(shape, members, allow_split_physical_axes=True))
-    return np.concatenate(parts)
+        grids.append(mesh_utils.create_device_mesh(shape, members, allow_split_physical_axes=True))
+    return np.concatenate(grids)
 
 
 def described_slices(mesh: Mesh) -> str:
@@ -249,8 +249,8 @@ def described_slices(mesh: Mesh) -> str:
     # [data, fsdp, tensor]: the slices of the first devices along each axis.
     edges = indices[:, 0, 0], indices[0, :, 0], indices[0, 0, :]
     counts = {name: len({*edge.tolist()}) for name, edge in zip(AXES, edges, strict=True)}
-    axes = " and ".join(f"{name} in {count} parts" for name, count in counts.items() if count > 1)
-    return axes and f"over the slower links between slices or hosts: {axes}"
+    text = " and ".join(f"{name} in {count} parts" for name, count in counts.items() if count > 1)
+    return text and f"over the slower links between slices or hosts: {text}"
 
 
 def _slice_indices(devices: Sequence[object]) -> tuple[str, list[int]]:

@@ -65,11 +65,11 @@ def join(
     """
     if num_processes == 1:
         return
-    devices = None
+    local_device = None
     if _tasks() > 1 and is_open_mpi_5() and num_processes is process_id is None:
         coordinator, num_processes, process_id = open_mpi_arguments(coordinator)
         if "JAX_LOCAL_DEVICE_IDS" not in os.environ:
-            devices = int(os.environ["OMPI_COMM_WORLD_LOCAL_RANK"])
+            local_device = int(os.environ["OMPI_COMM_WORLD_LOCAL_RANK"])
     if coordinator is not None and num_processes is not None and process_id is not None:
         _check_address(coordinator, num_processes, process_id)
     elif (coordinator, num_processes, process_id) != (None, None, None):
@@ -91,7 +91,7 @@ def join(
     accepted = inspect.signature(jax.distributed.initialize).parameters
     settings = {name: value for name, value in settings.items() if name in accepted}
     initialize = partial(
-        jax.distributed.initialize, coordinator, num_processes, process_id, devices
+        jax.distributed.initialize, coordinator, num_processes, process_id, local_device
     )
     _meet(partial(initialize, **settings), coordinator, 60 * minutes)
     if jax.process_count() > 1:
@@ -272,12 +272,12 @@ def check_same(facts: Mapping[str, str]) -> None:
     if jax.process_count() == 1:
         return
     digests = [np.frombuffer(hashlib.sha256(v.encode()).digest(), np.uint8) for v in facts.values()]
-    gathered = np.asarray(multihost_utils.process_allgather(np.stack(digests)))
-    differs = (gathered != gathered[0]).any(axis=-1)  # [processes, facts]
+    all_digests = np.asarray(multihost_utils.process_allgather(np.stack(digests)))
+    differs = (all_digests != all_digests[0]).any(axis=-1)  # [processes, facts]
     if differs.any():
-        process, fact = np.argwhere(differs)[0]
+        process, fact_index = np.argwhere(differs)[0]
         raise UserError(
-            f"{list(facts)[fact]} of process {process} differs from process 0; give all "
+            f"{list(facts)[fact_index]} of process {process} differs from process 0; give all "
             "processes the same command line and the same files"
         )
 
@@ -323,7 +323,7 @@ def is_open_mpi_5() -> bool:
 
 
 def open_mpi_arguments(coordinator: str | None) -> tuple[str, int, int]:
-    """Return the coordinator, the number of processes and the index of this process.
+    """Return the coordinator, number of processes and process index under Open MPI 5.
 
     If `coordinator` is None, process 0 must run on the host of `mpirun`.
     """
@@ -377,19 +377,19 @@ class RollCall:
 
     def result(self) -> str:
         """Describe which processes are missing, as far as this process knows."""
-        count, index = global_state.num_processes, global_state.process_id
+        num_processes, process_index = global_state.num_processes, global_state.process_id
         if not global_state.coordinator_address:
             return "the address of process 0 is not known yet"
-        if index != 0:
+        if process_index != 0:
             if 0 in self._present:
                 return "process 0 is connected, and its error names the missing processes"
-            return f"process 0 does not answer process {index}"
+            return f"process 0 does not answer process {process_index}"
         if 0 not in self._present:
-            return f"process 0 waits for {count - 1} other processes"
-        missing = sorted({*range(count)} - self._present)
-        listed = ", ".join(map(str, missing[:_MOST_NAMED])) or "none"
-        more = f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
-        return f"{len(missing)} of {count} processes are missing: {listed}{more}"
+            return f"process 0 waits for {num_processes - 1} other processes"
+        missing = sorted({*range(num_processes)} - self._present)
+        indices_text = ", ".join(map(str, missing[:_MOST_NAMED])) or "none"
+        suffix = f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
+        return f"{len(missing)} of {num_processes} processes are missing: {indices_text}{suffix}"
 
     def _run(self) -> None:
         while not global_state.coordinator_address or global_state.client is None:
@@ -420,9 +420,9 @@ class RollCall:
         while not self._over.wait(_CALL_SECONDS * (30 if 0 in self._present else 1)):
             with (
                 suppress(OSError),
-                socket.create_connection((host, port), timeout=_CALL_SECONDS) as line,
+                socket.create_connection((host, port), timeout=_CALL_SECONDS) as connection,
             ):
-                line.sendall(str(global_state.process_id).encode())
+                connection.sendall(str(global_state.process_id).encode())
                 self._present.add(0)
 
 
@@ -445,7 +445,7 @@ def locked(workdir: Path) -> Iterator[None]:
             try:
                 stack.enter_context(holding(workdir / LOCK, str(mark)))
             except BlockingIOError as error:
-                raise _is_held(workdir) from error
+                raise _held_error(workdir) from error
         process = failing_process(_finds(workdir / LOCK, broadcast_from_main(mark)))
         if process is not None:
             raise UserError(
@@ -458,17 +458,17 @@ def locked(workdir: Path) -> Iterator[None]:
 def check_free(workdir: Path) -> None:
     """Refuse a directory in which another process trains."""
     if is_held(workdir / LOCK):
-        raise _is_held(workdir)
+        raise _held_error(workdir)
 
 
-def _is_held(workdir: Path) -> UserError:
+def _held_error(workdir: Path) -> UserError:
     return UserError(
         f"another process trains in {workdir}; wait for it, or choose another --workdir"
     )
 
 
 def _finds(path: Path, mark: int) -> bool:
-    """Wait until a file contains the mark, as files of another host appear late."""
+    """Return whether a file, which may appear late, contains the mark; wait at most a minute."""
     deadline = time.monotonic() + _SECONDS_TO_BE_SEEN
     while True:
         with suppress(OSError):

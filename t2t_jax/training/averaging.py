@@ -61,7 +61,10 @@ def saved_steps(workdir: Path) -> list[int]:
 def average_checkpoints(
     run: StoredRun, like: Parameters, average: int | None, step: int | Literal["best"] | None
 ) -> tuple[Parameters, list[int]]:
-    """Average the parameters of checkpoints; see `parameters.load_parameters`."""
+    """Return the mean parameters of checkpoints, and the steps of these checkpoints.
+
+    The arguments are those of `parameters.load_parameters`.
+    """
     identity = Identity(run.config, run.fingerprints)
     directory = run.workdir / (BEST if step == "best" else CHECKPOINTS)
     if not directory.is_dir():
@@ -76,10 +79,10 @@ def average_checkpoints(
         available = storage.steps_in(directory)
         try:
             with storage.reading_checkpoints(directory) as manager:
-                origin = cache(partial(read_origin, manager, directory, identity))
-                is_averaged = partial(_is_averaged, origin, identity.config)
+                origin_of = cache(partial(read_origin, manager, directory, identity))
+                is_averaged = partial(_is_averaged, origin_of, identity.config)
                 steps = _choose(available, average, step, directory, default_count, is_averaged)
-                params = _mean(manager, directory, {s: origin(s) for s in steps}, item, like)
+                params = _mean(manager, directory, {s: origin_of(s) for s in steps}, item, like)
             return params, steps
         except UnreadableError as error:
             if attempts_left and _list_changes(directory, available):
@@ -106,14 +109,14 @@ def _list_changes(directory: Path, listed_steps: Sequence[int]) -> bool:
     return False
 
 
-def _is_averaged(origin: Callable[[int], Record], config: Config, step: int) -> bool:
+def _is_averaged(origin_of: Callable[[int], Record], config: Config, step: int) -> bool:
     """Return whether averages use a checkpoint: it is scheduled, or not marked "for safety"."""
     # An unscheduled checkpoint may be unreadable: the trainer removes it, or a kill left a part of
     # it. If `checkpoint.every_steps` is set, averages skip such a checkpoint.
     if is_due(config, step):
         return True
     try:
-        return not origin(step).get("for_safety", False)
+        return not origin_of(step).get("for_safety", False)
     except UnreadableError:
         if config.checkpoint.every_steps is None:
             raise
@@ -139,12 +142,12 @@ def _choose(
         raise UserError(f"{directory} is empty: nothing was saved there yet")
     if step == "best":
         available = available[-1:]  # an older one serves a run that resumes from an earlier state
-    number = default_count if average is None else average
-    if number == 1:
+    num_averaged = default_count if average is None else average
+    if num_averaged == 1:
         return list(available[-1:])
-    last = [available[-1]] if isinstance(step, int) else []  # averaged even if it is unscheduled
-    earlier = (s for s in reversed(available) if s not in last and is_averaged(s))
-    steps = [*reversed([*last, *islice(earlier, number - len(last))])]
+    newest = [available[-1]] if isinstance(step, int) else []  # averaged even if it is unscheduled
+    earlier = (s for s in reversed(available) if s not in newest and is_averaged(s))
+    steps = [*reversed([*newest, *islice(earlier, num_averaged - len(newest))])]
     if average is None:
         return steps if len(steps) > 1 else list(available[-1:])
     if len(steps) < average:
@@ -161,7 +164,7 @@ def _choose(
 def _mean(
     manager: Reader, directory: Path, origins: Mapping[int, Record], item: str, like: Parameters
 ) -> Parameters:
-    """Average one item over checkpoints, whose origins are keyed by step."""
+    """Average an item, such as `params`, over the checkpoints whose steps are keys of `origins`."""
     total: Parameters | None = None
     for step, origin in origins.items():
         restored = restore(manager, directory, step, **{item: ocp.args.StandardRestore(like)})

@@ -71,9 +71,9 @@ class _NewestAndDue:
         steps = [checkpoint.step for checkpoint in checkpoints]
         settings = self.config.checkpoint
         # Without `checkpoint.every_steps`, all states count as scheduled.
-        due = [s for s in steps if settings.every_steps is None or is_due(self.config, s)]
-        permanent = [s for s in due if is_kept_for_good(self.config, s)]
-        preserved = {*due[-settings.keep :], steps[-1], *permanent}
+        due_steps = [s for s in steps if settings.every_steps is None or is_due(self.config, s)]
+        permanent_steps = [s for s in due_steps if is_kept_for_good(self.config, s)]
+        preserved = {*due_steps[-settings.keep :], steps[-1], *permanent_steps}
         return [step in preserved for step in steps]
 
 
@@ -81,7 +81,7 @@ class Checkpoints:
     """Save and restore the checkpoints of a training run.
 
     Attributes:
-      window: the `window` of the newest state that was restored or saved.
+      window: the sums since the last log record in the newest state restored or saved.
     """
 
     def __init__(self, workdir: Path, identity: Identity) -> None:
@@ -129,32 +129,32 @@ class Checkpoints:
           UserError: no checkpoint can be read, or one belongs to another step or run.
         """
         directory = self._workdir / CHECKPOINTS
-        unreadable: dict[int, str] = {}
-        state, parameters_only = None, False
+        reasons: dict[int, str] = {}
+        state, lacks_progress = None, False
         with storage.reading_checkpoints(directory) as reader:
             for step in _newest_first(reader.all_steps()):
                 if not broadcast_from_main(int(storage.has_progress(directory / str(step)))):
-                    parameters_only = True
+                    lacks_progress = True
                     continue
                 try:
                     state = self._read(reader, step, like)
                     break
                 except UnreadableError as error:
-                    unreadable[step] = str(error)  # discards all parts that were read
-        if state is None and unreadable:
+                    reasons[step] = str(error)  # discards all parts that were read
+        if state is None and reasons:
             raise UserError(
-                f"{next(iter(unreadable.values()))}, and {directory} has no older readable one; "
+                f"{next(iter(reasons.values()))}, and {directory} has no older readable one; "
                 "if config.json and vocabulary.model are unchanged, restore a copy of it, "
                 "or start a new run in another --workdir"
             )
-        if state is None and parameters_only:
+        if state is None and lacks_progress:
             raise UserError(
                 f"the checkpoints in {directory} hold parameters for averages only, without the "
                 "state of the optimizer: restore a copy of a newer one, or train in another "
                 "--workdir with training.init_from"
             )
-        if state is not None and unreadable:
-            self._set_aside(unreadable, int(state.step))
+        if state is not None and reasons:
+            self._set_aside(reasons, int(state.step))
         self._forget_best_after(-1 if state is None else int(state.step))
         if is_main():
             self._best_score = self._stored_score()  # now, as a store may be unreachable later
@@ -177,16 +177,16 @@ class Checkpoints:
         arrays = {name: restored[name] for name in items if name != "progress"}
         return TrainState(**arrays, **restored["progress"])
 
-    def _set_aside(self, unreadable: dict[int, str], step: int) -> None:
+    def _set_aside(self, reasons: dict[int, str], step: int) -> None:
         """Move damaged checkpoints to `W/damaged`, and warn that the run resumes earlier."""
         if is_main():
             damaged = self._workdir / _DAMAGED
             damaged.mkdir(exist_ok=True)
-            for unreadable_step, reason in unreadable.items():
+            for unreadable_step, reason in reasons.items():
                 names = chain([f"{unreadable_step}"], (f"{unreadable_step}.{n}" for n in count(1)))
-                target = next(damaged / name for name in names if not (damaged / name).exists())
-                (self._workdir / CHECKPOINTS / str(unreadable_step)).rename(target)
-                warn(f"{reason}; it is now {target}, and the run resumes from step {step}")
+                new_path = next(damaged / name for name in names if not (damaged / name).exists())
+                (self._workdir / CHECKPOINTS / str(unreadable_step)).rename(new_path)
+                warn(f"{reason}; it is now {new_path}, and the run resumes from step {step}")
             for older in _by_step(damaged)[:-_NUM_DAMAGED]:
                 storage.remove_tree(older)
         agree(0)  # until it is done
@@ -215,11 +215,11 @@ class Checkpoints:
         Raises:
           UserError: a state could not be written.
         """
-        step, attempts = int(state.step), count()
+        step, attempt_counter = int(state.step), count()
         self.window = window or self.window
 
         def write() -> int | None:
-            if is_retry := next(attempts) > 0 or self._lost is not None:
+            if is_retry := next(attempt_counter) > 0 or self._lost is not None:
                 self._last = self._open_again(CHECKPOINTS)
             newest = self.wait()
             if step != newest:
@@ -253,7 +253,7 @@ class Checkpoints:
             self._last.save(step, args=_arguments(items, record), force=True)
 
     def _drop_progress(self) -> None:
-        """Reduce complete checkpoints that only averages will read to their parameters."""
+        """Remove the optimizer state of complete checkpoints that only averages will read."""
         config = self._identity.config
         if config.checkpoint.average == 1 or not is_main():
             return
@@ -289,18 +289,18 @@ class Checkpoints:
         if self._best is None:
             return False
         step = int(state.step)
-        wins = is_main() and score > self._score_to_beat(measure)
-        if not broadcast_from_main(int(wins)):
+        is_best = is_main() and score > self._score_to_beat(measure)
+        if not broadcast_from_main(int(is_best)):
             return False
         if step in self._best.all_steps():  # saved for another measure, or damaged
             self._best.delete(step)
         items = {name: item for name, item in _items(state).items() if name != "progress"}
-        scored = ocp.args.JsonSave(origin.seal({"score": score, "measure": measure}))
+        score_argument = ocp.args.JsonSave(origin.seal({"score": score, "measure": measure}))
         record = origin.make_origin(self._identity, step, items)
-        arguments = _arguments(items, record, score=scored)
+        arguments = _arguments(items, record, score=score_argument)
         try:
             with storage.writing_checkpoints(self._workdir / BEST):
-                saved = bool(self._best.save(step, args=arguments, force=True))
+                is_saved = bool(self._best.save(step, args=arguments, force=True))
                 self._best.wait_until_finished()
         except UserError as error:
             if not may_pass(error):
@@ -309,7 +309,7 @@ class Checkpoints:
             self._best = with_retries(partial(self._open_again, BEST))
             return False
         self._best_score = {"score": score, "measure": measure}
-        return saved
+        return is_saved
 
     def _score_to_beat(self, measure: Record) -> float:
         """Return the best score so far, or minus infinity if its measure differs."""
@@ -333,7 +333,7 @@ class Checkpoints:
                 return {}
 
     def __enter__(self) -> "Checkpoints":
-        """Return the checkpoints."""
+        """Return this object."""
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
@@ -366,9 +366,9 @@ def _together(path: Path, work: Callable[[], _T]) -> _T:
         result = work()
     except Exception as error:  # of any kind: `agree` reports it to the other processes
         failure = error
-    unreadable = isinstance(failure, UnreadableError)
-    worst = agree(0 if failure is None else 1 if unreadable else 2)
-    if failure is not None and not (unreadable and worst == 2):
+    is_unreadable = isinstance(failure, UnreadableError)
+    worst = agree(0 if failure is None else 1 if is_unreadable else 2)
+    if failure is not None and not (is_unreadable and worst == 2):
         raise failure
     if worst == 2:
         raise UserError(f"another process refuses checkpoint {path}; see its error message")

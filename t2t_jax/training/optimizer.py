@@ -68,8 +68,8 @@ def from_optax(transformation: optax.GradientTransformation) -> Optimizer:
         return jax.tree.map_with_path(box_like_parameter, transformation.init(nn.unbox(params)))
 
     def update(gradients: Parameters, state: OptState, params: Parameters, keep: Keep) -> Updated:
-        directions, new = transformation.update(gradients, state, params)
-        return directions, keep(new, state)
+        directions, new_state = transformation.update(gradients, state, params)
+        return directions, keep(new_state, state)
 
     return Optimizer(init, update)
 
@@ -88,6 +88,7 @@ def adam(config: TrainingConfig, declared: Parameters) -> Optimizer:
 
     Args:
       config: the decays `adam_beta1` and `adam_beta2` of both moments, and `adam_epsilon`.
+      declared: unused.
     """
     beta1, beta2, epsilon = config.adam_beta1, config.adam_beta2, config.adam_epsilon
     moments = optax.scale_by_adam(beta1, beta2, epsilon)
@@ -106,6 +107,7 @@ def lion(config: TrainingConfig, declared: Parameters) -> Optimizer:
 
     Args:
       config: the weight `adam_beta1` in the direction, and the decay `adam_beta2` of the momentum.
+      declared: unused.
     """
     return from_optax(optax.scale_by_lion(config.adam_beta1, config.adam_beta2))
 
@@ -148,7 +150,7 @@ def rescaled(
 
 
 def partition(tree: Parameters, condition: Parameters) -> tuple[Parameters, Parameters]:
-    """Split a tree of parameters into two trees: condition True, and condition False.
+    """Split a tree of parameters in two: where the condition is True, and where it is False.
 
     Args:
       tree: the parameters, or one value for each; some parameters may be missing.

@@ -43,7 +43,7 @@ def seal(record: Record) -> Record:
 
 
 def unseal(stored: Any, schema: Schema, path: Path) -> Record:
-    """Return a record that `seal` hashed, without its hash.
+    """Check the hash that `seal` added to a record, and return the record without it.
 
     Raises:
       UnreadableError: the record was changed.

@@ -54,8 +54,8 @@ def write_parameters(file: Path, saved: SavedParameters, dtype: str = "float32")
     # A single metadata entry: safetensors writes several entries in a random order.
     metadata = {_ABOUT: json.dumps(about)}
     # safetensors writes the memory of an array and ignores its strides, hence order="C".
-    stored = jnp.dtype(dtype)
-    arrays = {name: np.asarray(x, stored, order="C") for name, x in saved.arrays.items()}
+    stored_dtype = jnp.dtype(dtype)
+    arrays = {name: np.asarray(x, stored_dtype, order="C") for name, x in saved.arrays.items()}
     file.write_bytes(save(arrays, metadata))
 
 

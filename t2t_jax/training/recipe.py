@@ -148,7 +148,7 @@ def without_frozen(optimizer: Optimizer, frozen: Parameters) -> Optimizer:
     def update(gradients: Parameters, state: OptState, params: Parameters, keep: Keep) -> Updated:
         fixed, trained = optimizers.partition(params, frozen)
         directions, state = optimizer.update(gradients, state, trained, keep)
-        zeros = jax.tree.map(jnp.zeros_like, fixed)
-        return optimizers.join_parameters(zeros, directions), state
+        zero_directions = jax.tree.map(jnp.zeros_like, fixed)
+        return optimizers.join_parameters(zero_directions, directions), state
 
     return Optimizer(init, update)

@@ -28,9 +28,9 @@ def settled(config: Config, mesh: Mesh, stored: Config | None = None) -> Config:
     if stored is not None:
         config = _as_stored(config, stored)
     # Storing the end keeps the schedule, even if a user later extends the run.
-    end = config.training.schedule_end
-    if config.training.schedule_steps != end:
-        config = config.replace({"training.schedule_steps": end})
+    end_step = config.training.schedule_end
+    if config.training.schedule_steps != end_step:
+        config = config.replace({"training.schedule_steps": end_step})
     if config.model.compute_dtype == "auto":
         config = config.replace({"model.compute_dtype": fast_compute_dtype(mesh)})
     if config.parallel.tokens_per_device == "auto":
@@ -60,11 +60,11 @@ def _tokens_per_device(config: Config, mesh: Mesh) -> int:
     if devices[0].platform == "cpu" or available is None:
         return _TOKENS_ON_CPUS
     data, length = config.data, config.data.max_length
-    share = max(data.source_tokens_per_step, data.target_tokens_per_step) // row_parts(mesh)
-    tokens = 1 << max(0, share - 1).bit_length()
+    max_tokens = max(data.source_tokens_per_step, data.target_tokens_per_step) // row_parts(mesh)
+    tokens = 1 << max(0, max_tokens - 1).bit_length()
     passes = 1
     while tokens > length:
-        rows = min(tokens, share) // length + 1
+        rows = min(tokens, max_tokens) // length + 1
         required = training_memory(config, data.vocab_size, (rows, length, length), passes).total
         if _SAFETY * required <= available:
             break

@@ -66,8 +66,8 @@ def loss_sums(losses: Losses, batch: Batch) -> LossSums:
       batch: arrays `[b, t]`.
     """
     smoothed, nll = losses
-    real = (batch.targets.segments != 0).astype(jnp.float32)  # [b, t], 0 at padding
-    return LossSums((smoothed * real).sum(), (nll * real).sum(), real.sum())
+    mask = (batch.targets.segments != 0).astype(jnp.float32)  # [b, t], 0 at padding
+    return LossSums((smoothed * mask).sum(), (nll * mask).sum(), mask.sum())
 
 
 _Sums = TypeVar("_Sums")
@@ -76,18 +76,18 @@ _Gradients: TypeAlias = Callable[..., tuple[Parameters, LossSums]]
 
 def _sum_over_passes(compute: Callable[[Batch, Int32[Array, ""]], _Sums], batch: Batch) -> _Sums:
     """Sum `compute(batch_of_pass, pass_index)` over the passes of a `[passes, rows, t]` batch."""
-    passes = len(batch.targets.tokens)
-    indexed = (batch, jnp.arange(passes))
-    first = jax.tree.map(lambda x: x[0], indexed)
-    if passes == 1:  # no `scan`, so that XLA compiles the pass without a loop
-        return compute(*first)
+    num_passes = len(batch.targets.tokens)
+    indexed_passes = (batch, jnp.arange(num_passes))
+    first_pass = jax.tree.map(lambda x: x[0], indexed_passes)
+    if num_passes == 1:  # no `scan`, so that XLA compiles the pass without a loop
+        return compute(*first_pass)
 
     def add(total: _Sums, indexed_pass: tuple[Batch, Int32[Array, ""]]) -> tuple[_Sums, None]:
         return jax.tree.map(jnp.add, total, compute(*indexed_pass)), None
 
-    shapes = jax.eval_shape(compute, *first)
-    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-    return jax.lax.scan(add, zeros, indexed)[0]
+    shapes = jax.eval_shape(compute, *first_pass)
+    zero_totals = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+    return jax.lax.scan(add, zero_totals, indexed_passes)[0]
 
 
 @partial(InterceptedJit, static_argnums=(0, 1))
@@ -109,10 +109,10 @@ def eval_step(
         losses = model.losses(params, rows, label_smoothing)
         return jax.tree.map(jnp.add, total, loss_sums(losses, rows)), losses[1]
 
-    zeros = LossSums(*jnp.zeros(3))
+    zero_sums = LossSums(*jnp.zeros(3))
     if len(batch.targets.tokens) > 1:
-        return jax.lax.scan(add, zeros, batch)
-    sums, nll = add(zeros, jax.tree.map(lambda x: x[0], batch))
+        return jax.lax.scan(add, zero_sums, batch)
+    sums, nll = add(zero_sums, jax.tree.map(lambda x: x[0], batch))
     return sums, nll[None]
 
 
@@ -162,8 +162,8 @@ def train_step(
       The state after the step, and its metrics.
     """
     compute: _Gradients = partial(_gradient_sums, config, model, axis_name=axis_name)
-    passes = len(batch.targets.tokens)
-    if mesh is not None and passes > 1 and mesh.shape["data"] > 1:
+    num_passes = len(batch.targets.tokens)
+    if mesh is not None and num_passes > 1 and mesh.shape["data"] > 1:
         compute = _reducing_once(compute, mesh)
     gradients, sums = compute(state.params, state.step, batch)
     gradients = optax.tree.scale(1 / jnp.maximum(sums.tokens, 1), gradients)
@@ -186,10 +186,10 @@ def _gradient_sums(
     """
     training = config.training
     step_key = jax.random.fold_in(random_key(training.effective_seed("dropout_seed")), step)
-    rows = batch.targets.tokens.shape[1]
-    parts, part = 1, jnp.zeros((), jnp.int32)
+    num_rows = batch.targets.tokens.shape[1]
+    num_parts, part_index = 1, jnp.zeros((), jnp.int32)
     if axis_name is not None:
-        parts, part = jax.lax.axis_size(axis_name), jax.lax.axis_index(axis_name)
+        num_parts, part_index = jax.lax.axis_size(axis_name), jax.lax.axis_index(axis_name)
     trained, fixed = params, cast(Parameters, {})
     if training.freeze:
         fixed, trained = partition(params, are_frozen(training.freeze, declared_parameters(model)))
@@ -202,7 +202,7 @@ def _gradient_sums(
                 label_smoothing=training.label_smoothing,
                 num_chunks=config.parallel.loss_chunks,
                 deterministic=False,
-                first_row=(pass_index * parts + part) * rows,
+                first_row=(pass_index * num_parts + part_index) * num_rows,
                 rngs={"dropout": step_key},
                 method="losses",
             )
@@ -219,7 +219,7 @@ def _reducing_once(compute: _Gradients, mesh: Mesh) -> _Gradients:
     """Wrap `_gradient_sums` so that devices reduce their gradients once, after the last pass."""
     # The compiler would all-reduce the gradient in every pass. Instead each index of the mesh axis
     # `data` accumulates its own gradient over contiguous rows of every pass.
-    parts = mesh.shape["data"]
+    num_parts = mesh.shape["data"]
     mapped = jax.vmap(
         partial(compute, axis_name="data"),
         in_axes=(None, None, 1),
@@ -230,7 +230,7 @@ def _reducing_once(compute: _Gradients, mesh: Mesh) -> _Gradients:
 
     def run(params: Parameters, step: Int32[Array, ""], batch: Batch) -> tuple[PyTree, LossSums]:
         # [passes, rows, t] -> [passes, parts, rows per part, t]
-        rows = jax.tree.map(lambda x: x.reshape(len(x), parts, -1, *x.shape[2:]), batch)
+        rows = jax.tree.map(lambda x: x.reshape(len(x), num_parts, -1, *x.shape[2:]), batch)
         return mapped(params, step, rows)
 
     return run
@@ -252,28 +252,28 @@ def update(
     """
     training = config.training
     norm = optax.tree.norm(gradients)
-    finite = jnp.isfinite(sums.smoothed) & jnp.isfinite(norm)
+    is_finite = jnp.isfinite(sums.smoothed) & jnp.isfinite(norm)
     step = state.step + 1
     rate = scheduled_rate(training, config.model.scaling_width, step)
     gradients = clipped(training, gradients)
 
     def keep(new: optax.OptState, old: optax.OptState) -> optax.OptState:
-        return finish(optax.tree.where(finite, new, old))
+        return finish(optax.tree.where(is_finite, new, old))
 
     directions, optimizer_state = optimizer.update(gradients, state.optimizer, state.params, keep)
     params = jax.tree.map(lambda p, d: p - rate * d, state.params, directions)
-    params = optax.tree.where(finite, params, state.params)
+    params = optax.tree.where(is_finite, params, state.params)
 
-    # Counters and the moving average read `finite` on the device, without a host synchronization.
-    in_a_row = jnp.where(finite, 0, state.nonfinite_in_a_row + 1)
-    total = state.nonfinite_total + jnp.where(finite, 0, 1)
+    # Counters and the moving average read `is_finite` on the device, so the host need not wait.
+    num_in_a_row = jnp.where(is_finite, 0, state.nonfinite_in_a_row + 1)
+    num_skipped = state.nonfinite_total + jnp.where(is_finite, 0, 1)
     ema = state.ema
     if ema is not None and training.ema_decay is not None:
         params = finish(params)
-        averaged = moving_average(training.ema_decay, ema, params, step - total)
-        ema = optax.tree.where(finite, averaged, ema)
-    new_state = TrainState(step, params, optimizer_state, in_a_row, total, ema)
-    return new_state, StepMetrics(sums, norm, rate, in_a_row, total)
+        averaged = moving_average(training.ema_decay, ema, params, step - num_skipped)
+        ema = optax.tree.where(is_finite, averaged, ema)
+    new_state = TrainState(step, params, optimizer_state, num_in_a_row, num_skipped, ema)
+    return new_state, StepMetrics(sums, norm, rate, num_in_a_row, num_skipped)
 
 
 def training_mesh(config: ParallelConfig) -> Mesh:

@@ -62,28 +62,28 @@ def training_memory(
     """
     model, parallel = config.model, config.parallel
     rows, source_length, target_length = shape
-    devices = parallel.fsdp * parallel.tensor
-    gradients = 4 * num_parameters(model, vocab_size) // devices
-    state = 4 * _state_size(config.training, model, vocab_size) // devices
+    num_devices = parallel.fsdp * parallel.tensor
+    gradients = 4 * num_parameters(model, vocab_size) // num_devices
+    state = 4 * _state_size(config.training, model, vocab_size) // num_devices
     size = 4 if model.dtype == "float32" else 2
-    sources, targets = size * rows * source_length, size * rows * target_length
+    source_bytes, target_bytes = size * rows * source_length, size * rows * target_length
     # Each layer stores the queries, keys, values and heads of each attention, the hidden layer of
     # the feed-forward network, and the sum after each sub-layer.
     hidden, width = model.d_ff * (1 + model.is_gated) // parallel.tensor, model.d_model
     activations = inputs = matmuls = largest_layer = 0
     for stack in model.stacks:
-        positions = sources * stack.reads_source + targets * stack.reads_target
+        unit_bytes = source_bytes * stack.reads_source + target_bytes * stack.reads_target
         attention = stack.self_attention.activations // parallel.tensor
-        layer = positions * (attention + hidden + 2 * width)
+        layer_bytes = unit_bytes * (attention + hidden + 2 * width)
         if (cross_attention := stack.cross_attention) is not None:
             attention = cross_attention.activations // parallel.tensor
             cached = cross_attention.cache_width // parallel.tensor
-            layer += positions * (attention - cached + width) + sources * cached
-        heads = sum(a.num_heads * a.d_v for a in stack.attentions) // parallel.tensor
-        activations += stack.num_layers * layer
-        inputs += stack.num_layers * width * positions
-        matmuls += stack.num_layers * (layer - positions * heads)
-        largest_layer = max(largest_layer, layer)
+            layer_bytes += unit_bytes * (attention - cached + width) + source_bytes * cached
+        head_width = sum(a.num_heads * a.d_v for a in stack.attentions) // parallel.tensor
+        activations += stack.num_layers * layer_bytes
+        inputs += stack.num_layers * width * unit_bytes
+        matmuls += stack.num_layers * (layer_bytes - unit_bytes * head_width)
+        largest_layer = max(largest_layer, layer_bytes)
     # "layer" recomputes one layer at a time; "dots" recomputes everything except matmuls.
     stored = {"none": activations, "dots": inputs + matmuls, "layer": inputs + largest_layer}
     activations = min(activations, stored[parallel.remat])
@@ -103,13 +103,13 @@ def _state_size(training: TrainingConfig, model: ModelConfig, vocab_size: int) -
 
 def _declared(model: ModelConfig, vocab_size: int) -> Parameters:
     """Make few boxed shapes that have as many parameters of each kind as the network."""
-    of_layers = [*matrices_of_layers(model)]
+    layer_matrices = [*matrices_of_layers(model)]
     tables = [(entries, model.d_model) for entries in model.entries(vocab_size).values()]
     num_others = num_parameters(model, vocab_size)
-    num_others -= sum(math.prod(shape) for shape in (*of_layers, *tables))
+    num_others -= sum(math.prod(shape) for shape in (*layer_matrices, *tables))
     full, remainder = divmod(num_others, _VECTOR)  # an axis is limited to 2**31 entries
     return {
-        **_boxed(MatrixBox, ("layers", "embed", "heads"), *of_layers),
+        **_boxed(MatrixBox, ("layers", "embed", "heads"), *layer_matrices),
         **_boxed(MatrixBox, ("vocab", "embed"), *tables),
         **_boxed(nn.LogicallyPartitioned, ("vector", "vector"), (full, _VECTOR), (1, remainder)),
     }
@@ -119,8 +119,8 @@ def _boxed(
     kind: type[nn.LogicallyPartitioned], names: tuple[str, ...], *shapes: tuple[int, ...]
 ) -> Parameters:
     return {
-        f"{names[0]}_{number}": kind(jax.ShapeDtypeStruct(shape, jnp.float32), names)
-        for number, shape in enumerate(shapes)
+        f"{names[0]}_{index}": kind(jax.ShapeDtypeStruct(shape, jnp.float32), names)
+        for index, shape in enumerate(shapes)
     }
 
 

@@ -94,11 +94,11 @@ class BucketReader:
           UserError: the download fails.
           Exception: any exception, if the checkpoint is missing or damaged.
         """
-        path, items = self._directory / str(step), {name for name, _ in args.items()}
+        path, item_names = self._directory / str(step), {name for name, _ in args.items()}
         with TemporaryDirectory(prefix="t2t_jax-") as folder:
-            local = Path(folder) / self._directory.name
+            local_directory = Path(folder) / self._directory.name
             try:
-                fetch_tree(path, local / str(step), items)
+                fetch_tree(path, local_directory / str(step), item_names)
             except FileNotFoundError:
                 raise
             except OSError as error:
@@ -106,7 +106,7 @@ class BucketReader:
                     f"checkpoint {path} cannot be fetched ({error.strerror or error}); it is not "
                     "damaged: try again"
                 ) from error
-            with closing(open_manager(local, None, alone=True)) as manager:
+            with closing(open_manager(local_directory, None, alone=True)) as manager:
                 return manager.restore(step, args=args)
 
     def close(self) -> None:
@@ -129,9 +129,6 @@ def recover(workdir: Path, names: Sequence[str]) -> None:
 
     Args:
       names: the checkpoint directories of the run.
-
-    Raises:
-      OSError: a checkpoint cannot be removed.
     """
     # Orbax's manager would remove them in a background thread that nobody waits for.
     if is_main():
@@ -146,12 +143,12 @@ def recover(workdir: Path, names: Sequence[str]) -> None:
 
 def _recover_in_bucket(directory: BucketPath) -> None:
     # Orbax would remove incomplete checkpoints, and mark complete ones with this file.
-    complete = complete_in(directory)
+    complete_names = complete_in(directory)
     for path in directory.objects():
         name = path.parts[len(directory.parts)]
-        if name.isdecimal() and name not in complete:
+        if name.isdecimal() and name not in complete_names:
             path.unlink(missing_ok=True)
-    for name in complete:
+    for name in complete_names:
         (directory / name / COMMITTED).write_bytes(b"")
 
 
@@ -219,8 +216,8 @@ def open_manager(directory: Path, keep: Any, *, alone: bool = False) -> ocp.Chec
 @contextmanager
 def reading_checkpoints(directory: Path) -> Iterator[Reader]:
     """Open the checkpoints in a directory for this process to read, within a `with` block."""
-    quiet, unheard = orbax_kept_quiet(), warnings.catch_warnings()
-    with quiet, unheard, closing(open_reader(directory)) as manager:
+    quiet_orbax, no_warnings = orbax_kept_quiet(), warnings.catch_warnings()
+    with quiet_orbax, no_warnings, closing(open_reader(directory)) as manager:
         warnings.simplefilter("ignore", RuntimeWarning)  # from unawaited Orbax coroutines
         yield manager
         gc.collect()
@@ -291,9 +288,6 @@ def restore_arrays(
 
     Args:
       like: a `jax.ShapeDtypeStruct` with a sharding for every array, by item.
-
-    Raises:
-      UserError: the same errors as `restore`.
     """
     # Orbax can broadcast one replica, but it sums floats, which loses the sign of -0.0. Orbax also
     # needs complete hosts as replicas, and after a damaged file the other processes would hang.
@@ -307,7 +301,7 @@ def restore_arrays(
 
 
 def distribute(arrays: dict[str, PyTree], like: Mapping[str, PyTree]) -> Mapping[str, PyTree]:
-    """Put the arrays of `restore_arrays` on the devices, and clear `arrays`.
+    """Return the arrays of `restore_arrays` on the devices, and clear `arrays` to free host memory.
 
     All processes call this function together.
     """
@@ -356,6 +350,6 @@ def reason_of(error: BaseException) -> str:
     reason = words.rpartition('": ')[2]
     if len(reason) > _LONGEST:
         # The reason may come before or after long file names, so keep the start and the end.
-        first, last = reason[: _LONGEST // 2], reason[-_LONGEST // 2 :]
-        reason = f"{first.rpartition(' ')[0]} ... {last.partition(' ')[2]}"
+        head, tail = reason[: _LONGEST // 2], reason[-_LONGEST // 2 :]
+        reason = f"{head.rpartition(' ')[0]} ... {tail.partition(' ')[2]}"
     return reason or type(error).__name__

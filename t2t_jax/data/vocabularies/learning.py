@@ -127,12 +127,12 @@ def _sample_pairs(
     """
     sample: list[tuple[str, str]] = []
     stride, num_read = 1, 0
-    for source, target in chunks:
-        first = -num_read % stride
-        sample.extend(zip(source[first::stride], target[first::stride], strict=True))
-        num_read += len(source)
+    for sources, targets in chunks:
+        offset = -num_read % stride
+        sample.extend(zip(sources[offset::stride], targets[offset::stride], strict=True))
+        num_read += len(sources)
         if characters is not None:
-            characters.update(*source, *target)
+            characters.update(*sources, *targets)
         while len(sample) > limit:
             sample = sample[::2]
             stride *= 2

@@ -150,7 +150,7 @@ def scores_of(
 
 
 def is_possible(log_probs: Float32[Array, "*shape"]) -> Bool[Array, "*shape"]:
-    """Return which slots hold a hypothesis."""
+    """Return whether each slot holds a hypothesis, from its log-probability."""
     return log_probs > IMPOSSIBLE / 2
 
 

@@ -137,7 +137,7 @@ class BeamSearch:
 
     @property
     def offset(self) -> float:
-        """Return the offset for `length_penalty`."""
+        """Return the constant that the length penalty adds to lengths."""
         return 0.0 if self.transformers_rule else hypotheses.WU_OFFSET
 
     def __post_init__(self) -> None:
