@@ -153,12 +153,12 @@ def parse_program(text: str) -> Program:
         elif instructions is not None and (match := _INSTRUCTION.match(line)):
             root, name, shape, opcode, operands = match.groups()
             parts = _COMMENT.sub("", operands).split(",")
-            names = tuple(part.rpartition(" ")[2].strip("% ") for part in parts if part)
-            instructions.append(Instruction(name, shape, opcode, names, line, root is not None))
+            inputs = tuple(part.rpartition(" ")[2].strip("% ") for part in parts if part)
+            instructions.append(Instruction(name, shape, opcode, inputs, line, root is not None))
     header = text.partition("\n")[0]
-    sizes = map(int, _DEVICES.findall(header))
+    device_counts = map(int, _DEVICES.findall(header))
     module = _MODULE.match(header)
-    return Program(computations, entry, math.prod(sizes), module[1] if module else "")
+    return Program(computations, entry, math.prod(device_counts), module[1] if module else "")
 
 
 def root_of(instructions: Sequence[Instruction]) -> Instruction | None:
@@ -166,8 +166,8 @@ def root_of(instructions: Sequence[Instruction]) -> Instruction | None:
     return next((instruction for instruction in instructions if instruction.is_root), None)
 
 
-def _trip_count(loop: str, condition: Sequence[Instruction], body: Sequence[Instruction]) -> int:
-    if match := _TRIPS.search(loop):
+def _trip_count(line: str, condition: Sequence[Instruction], body: Sequence[Instruction]) -> int:
+    if match := _TRIPS.search(line):
         return int(match[1])
     limits = _integers(condition)
     if len(limits) != 1:

@@ -110,13 +110,13 @@ def devices_of(topology: str) -> list[jax.Device]:
     """
     if not topology:
         return list(all_devices())
-    name = topology.partition(":")[0].lower()
-    is_gpu = name in GPU_TARGETS
-    if not is_gpu and not _TPUS.match(name):
+    device_type = topology.partition(":")[0].lower()
+    is_gpu = device_type in GPU_TARGETS
+    if not is_gpu and not _TPUS.match(device_type):
         raise UserError(
             f"--compile-only {topology:.80} names an unknown device; GPUs are "
             f"{', '.join(GPU_TARGETS)}, as in h200:8; TPUs are v4, v5e, v5p, v6e, as in v5e:4x4; "
-            + did_you_mean(name, GPU_TARGETS, "choose the one most like yours")
+            + did_you_mean(device_type, GPU_TARGETS, "choose the one most like yours")
         )
     _check_compiler(topology, is_gpu)
     # No program runs here, so leave accelerators and their lock to other processes. JAX writes

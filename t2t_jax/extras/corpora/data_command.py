@@ -63,9 +63,9 @@ class DataCommand:
 
             split_counts = prepare_corpus(self.name, self.directory, fetch_visibly, cleaning)
         table = grid("split", "pairs", "source words", "target words", "left out")
-        for split, size in split_counts.items():
-            figures = (f"{n:,}" for n in (size.pairs, size.source_words, size.target_words))
-            table.add_row(split, *figures, size.reasons)
+        for split, totals in split_counts.items():
+            figures = (f"{n:,}" for n in (totals.pairs, totals.source_words, totals.target_words))
+            table.add_row(split, *figures, totals.reasons)
         print_result(table)
         # With custom limits, the files are not the standard corpus of this name.
         scheme = "text" if is_custom else self.name

@@ -242,9 +242,9 @@ def _describe(
         "| split | pairs | source words | target words | left out |",
         "|---|---|---|---|---|",
     ]
-    for split, size in counts.items():
-        figures = f"{size.pairs:,} | {size.source_words:,} | {size.target_words:,}"
-        lines.append(f"| {split} | {figures} | {size.reasons or 'none'} |")
+    for split, totals in counts.items():
+        figures = f"{totals.pairs:,} | {totals.source_words:,} | {totals.target_words:,}"
+        lines.append(f"| {split} | {figures} | {totals.reasons or 'none'} |")
     lines += ["", "| archive | published at | SHA-256 |", "|---|---|---|"]
     for archive in archives_of(corpus):
         note = "" if archive.digest else " (no sum is published; compare with other downloads)"

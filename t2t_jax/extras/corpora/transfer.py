@@ -55,31 +55,31 @@ def fetch_archive(
       mirror: the URL of a directory that holds the archives under their names.
       progress: called with the number of bytes received so far.
     """
-    path, part = directory / archive.name, directory / f"{archive.name}.part"
+    path, part_path = directory / archive.name, directory / f"{archive.name}.part"
     regular_file.check_regular(path)
-    regular_file.check_regular(part)
+    regular_file.check_regular(part_path)
     if path.exists():
         if fault := _fault(archive, path):
             raise UserError(f"{path} {fault}; remove it, and the same command fetches it again")
         return path
     url = _address(archive, mirror)
     try:
-        with part.open("ab") as file:
+        with part_path.open("ab") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             _check_room(archive, file, directory)
             _complete(url, archive, file, progress)
             os.fsync(file.fileno())
     except BlockingIOError as error:
-        raise UserError(f"another process is writing {part}; let it finish") from error
+        raise UserError(f"another process is writing {part_path}; let it finish") from error
     except OSError as error:
-        raise atomic_file.cannot_write(part, error) from error
-    if fault := _fault(archive, part):
-        part.unlink()
+        raise atomic_file.cannot_write(part_path, error) from error
+    if fault := _fault(archive, part_path):
+        part_path.unlink()
         raise UserError(
             f"the download of {archive.name} {fault}; it was removed: run the same command again, "
             "or name a mirror with --mirror"
         )
-    return part.replace(path)
+    return part_path.replace(path)
 
 
 def _address(archive: Archive, mirror: str | None) -> str:

@@ -121,7 +121,7 @@ def _read_vocabulary(path: Path, hf_config: Record) -> PretrainedVocabulary:
 
 def _convert_config(path: Path, hf_config: Record, vocabulary: Vocabulary) -> Config:
     num_positions = hf_config["n_positions"]
-    steps = "data.source_tokens_per_step", "data.target_tokens_per_step"
+    token_fields = "data.source_tokens_per_step", "data.target_tokens_per_step"
     changes = {
         "model.architecture": "decoder_only",
         "model.d_ff": hf_config.get("n_inner") or 4 * hf_config["n_embd"],
@@ -134,7 +134,7 @@ def _convert_config(path: Path, hf_config: Record, vocabulary: Vocabulary) -> Co
         "data.task": "language_modelling",
         "data.vocab_size": len(vocabulary),
         "data.max_length": num_positions,
-        **dict.fromkeys(steps, max(25_000, num_positions + 8)),
+        **dict.fromkeys(token_fields, max(25_000, num_positions + 8)),
         "training.label_smoothing": 0.0,
         "training.freeze": ("output_bias",),
     }
@@ -150,8 +150,8 @@ def _import_arrays(
     for layer in range(model.stacks[0].num_layers):
         for kind, hf_kind, *in_width in (("W", "weight", width), ("b", "bias")):
             name = f"transformer.h.{layer}.attn.c_attn.{hf_kind}"
-            fused = tensors.take(name, *in_width, 3 * width)  # Q, K and V side by side
-            for letter, array in zip("QKV", np.split(fused, 3, axis=-1), strict=True):
+            fused_qkv = tensors.take(name, *in_width, 3 * width)  # Q, K and V side by side
+            for letter, array in zip("QKV", np.split(fused_qkv, 3, axis=-1), strict=True):
                 yield f"decoder.layers.{layer}.self_attention.{kind}_{letter}", array.copy()
     for pair in _name_pairs(model):
         yield pair.name, pair.import_array(tensors)

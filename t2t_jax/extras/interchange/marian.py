@@ -263,8 +263,8 @@ def _write_tokenizer(model: portable.PortableModel, directory: Path, first_id: i
         "unk_token": pieces[-1][vocabulary.unk_id],
     }
     pretrained.write_json(directory / "tokenizer_config.json", settings)
-    for name, table, size in zip(file_names, pieces, sizes, strict=False):
-        ids = {piece: (token - first_id) % size for token, piece in enumerate(table)}
+    for name, subwords, size in zip(file_names, pieces, sizes, strict=False):
+        ids = {piece: (token - first_id) % size for token, piece in enumerate(subwords)}
         pretrained.write_json(directory / name, ids)
     files = vocabulary.files
     for name in _SPLITTERS:

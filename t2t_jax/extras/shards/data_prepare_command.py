@@ -63,13 +63,13 @@ class DataPrepareCommand:
 
         pieces = training_parts(task, config, corpus, vocabulary, with_progress)
         assert isinstance(pieces, Parts)  # because the corpus has shards
-        content = pieces.content
+        statistics = pieces.content
         table = grid("shards", "pieces", "read", "kept", "source tokens", "target tokens")
-        counts = len(shards), len(pieces), content.num_pairs_read, content.num_examples
-        tokens = content.source.total, content.target.total
+        counts = len(shards), len(pieces), statistics.num_pairs_read, statistics.num_examples
+        tokens = statistics.source.total, statistics.target.total
         table.add_row(*(f"{figure:,}" for figure in (*counts, *tokens)))
         print_result(table)
-        for reason, count in content.skipped.items():
+        for reason, count in statistics.skipped.items():
             print(f"left out as {reason.replace('_', ' ')}: {count:,}")
         print(f"train on it with --data.cache-dir {shlex.quote(self.out)}")
         return 0

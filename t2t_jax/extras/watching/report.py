@@ -260,10 +260,10 @@ def averaging(score: Record) -> int | str:
 
 def _score_row(task: Task, measures: Sequence[Measure], score: Record) -> Row:
     steps, decoding = score.get("checkpoints", []), score.get("decoding", {})
-    names = ["beam_size", "length_penalty"]
+    setting_names = ["beam_size", "length_penalty"]
     if decoding.get("quantize", "none") != "none":
-        names.append("quantize")
-    search = " ".join(f"{name}={format_cell(decoding.get(name))}" for name in names)
+        setting_names.append("quantize")
+    search = " ".join(f"{name}={format_cell(decoding.get(name))}" for name in setting_names)
     values = (score.get(measure.field) for measure in measures)
     figures = (perplexity_text(value) if isinstance(value, float) else value for value in values)
     return (

@@ -217,16 +217,16 @@ def _messages(runs: Sequence[WatchedRun]) -> list[Text]:
 
 def _plots(runs: Sequence[WatchedRun], console: Console, height: int) -> list[RenderableType]:
     width = console.width if console.is_terminal else min(console.width, _WIDEST_IN_FILE)
-    columns = 2 if width >= _NARROWEST_PAIR else 1
+    num_columns = 2 if width >= _NARROWEST_PAIR else 1
     has_colors = console.color_system is not None
     plots = [
-        Text.from_ansi(plot_in_terminal(title, curves, width // columns, height, has_colors))
+        Text.from_ansi(plot_in_terminal(title, curves, width // num_columns, height, has_colors))
         for title, curves in _curves(runs).items()
         if any(curve.size for curve in curves)
     ]
     table = Table.grid()
-    for start in range(0, len(plots), columns):
-        table.add_row(*plots[start : start + columns])
+    for start in range(0, len(plots), num_columns):
+        table.add_row(*plots[start : start + num_columns])
     return [table] if plots else [Text("nothing to draw yet")]
 
 

@@ -141,13 +141,13 @@ class Seq2SeqFormat:
             pretrained.refuse_other_options(path / "config.json", hf_config, expected)
         vocabulary, hf_ids = _vocabulary(path, self, hf_config, entries, codes)
         start_names = {hf_config["pad_token_id"]: "padding", hf_config["eos_token_id"]: "end"}
-        sides = "data.source_language", "data.target_language"
+        language_fields = "data.source_language", "data.target_language"
         changes: Mapping[str, Any] = {
             **self.model_fields,
             "model.start_token": start_names.get(hf_config[_START], "begin"),
             "data.vocab_size": len(vocabulary),
             "decoding.max_source_length": max(8, hf_config.get("max_position_embeddings", 1024)),
-            **dict(zip(sides, languages, strict=False)),
+            **dict(zip(language_fields, languages, strict=False)),
         }
         config = pretrained.config_from_hf(path, hf_config, self.fields, changes)
         arrays = _arrays(pretrained.read_tensors(path, _spellings), self, config, hf_ids)
