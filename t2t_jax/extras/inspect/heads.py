@@ -202,7 +202,6 @@ def measure_heads(
     """Measure the effect and importance of every attention head of a model.
 
     Args:
-      split: the split of the corpus to measure on.
       num_sentences: the number of sentences from the start of the split, without blank lines. None
         means all.
       loss_only: skip BLEU, which takes one greedy search of the split per head and curve point.

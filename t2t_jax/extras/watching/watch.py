@@ -273,7 +273,7 @@ def plot_in_terminal(
     """Draw curves in the same axes, as text of `width` by `height` characters.
 
     Args:
-      title: the title of the plot. A single curve adds its last value to it.
+      title: a single curve adds its last value to it.
       curves: at least one curve with values. Empty curves are skipped.
       has_colors: draw Braille dots in ANSI colors. Without colors, each of several curves has its
         own marker character.

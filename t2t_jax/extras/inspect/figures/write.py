@@ -30,7 +30,6 @@ def write_figures(
     """Write every figure as NAME.svg and NAME.png, replacing existing files; return the paths.
 
     Args:
-      directory: the directory to write to.
       workdir: the run directory of the model to draw. None draws the base model of the paper,
         without the figures of attention.
       sentence: the sentence to draw attention for.
