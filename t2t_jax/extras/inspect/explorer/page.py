@@ -51,6 +51,7 @@ def explore(translator: Translator, text: str, references: str | None = None) ->
     """Build a page that shows attention, beam search and input of a model for a sentence.
 
     Args:
+      translator: the model.
       text: the source sentence.
       references: the translation to show attention for; None means to translate `text`.
 
