@@ -45,53 +45,53 @@ class CompareCommand:
         if not self.hypotheses:
             raise UserError("there is no file to score; name files with --hypotheses")
         references = list(read_lines(self.references))
-        systems = [list(read_lines(path)) for path in self.hypotheses]
+        system_lines = [list(read_lines(path)) for path in self.hypotheses]
         if begins_with_tree(references):
-            self._compare_trees(systems, references)
+            self._compare_trees(system_lines, references)
         else:
-            self._compare_translations(systems, references)
+            self._compare_translations(system_lines, references)
         return 0
 
-    def _compare_translations(self, systems: list[list[str]], references: list[str]) -> None:
+    def _compare_translations(self, system_lines: list[list[str]], references: list[str]) -> None:
         from t2t_jax.tasks.measures import bleu
 
-        for path, lines in zip(self.hypotheses, systems, strict=True):
+        for path, lines in zip(self.hypotheses, system_lines, strict=True):
             with self._named_in_errors(path):
                 bleu.check_references(lines, references)
         table = grid("file", "sacreBLEU", "tokenized_split_bleu", "chrF", "p")
-        for path, lines in zip(self.hypotheses, systems, strict=True):
+        for path, lines in zip(self.hypotheses, system_lines, strict=True):
             scores = bleu.corpus_scores(lines, references, self.language)
             statistics = bleu.sentence_statistics(lines, references)
-            if lines is systems[0]:  # the baseline has no p-value
+            if lines is system_lines[0]:  # the baseline has no p-value
                 baseline_statistics, p_value = statistics, ""
             else:
                 p_value = f"{bleu.approximate_randomization(baseline_statistics, statistics):.4f}"
-            figures = (scores.bleu, scores.tokenized_split_bleu, scores.chrf)
-            table.add_row(str(path), *(f"{figure:.2f}" for figure in figures), p_value)
+            metrics = (scores.bleu, scores.tokenized_split_bleu, scores.chrf)
+            table.add_row(str(path), *(f"{metric:.2f}" for metric in metrics), p_value)
         print_result(table)
         print_result(f"sacreBLEU: {scores.bleu_signature}")
         print_result(f"tokenized_split_bleu: {scores.tokenized_split_bleu_signature}")
         print_result(f"chrF: {scores.chrf_signature}")
         print_result("p: approximate randomization of sacreBLEU against the first file, two-sided")
 
-    def _compare_trees(self, systems: list[list[str]], references: list[str]) -> None:
+    def _compare_trees(self, system_lines: list[list[str]], references: list[str]) -> None:
         from t2t_jax.tasks.measures.parseval import parseval
 
-        gold = [clean_tree(tree) for tree in parse_trees(references, self.references)]
+        gold_trees = [clean_tree(tree) for tree in parse_trees(references, self.references)]
         table = grid("file", "recall", "precision", "F1", "complete", "skipped", "errors")
-        for path, lines in zip(self.hypotheses, systems, strict=True):
+        for path, lines in zip(self.hypotheses, system_lines, strict=True):
             trees = list(parse_trees(lines, path))
             with self._named_in_errors(path):
-                scores = parseval(gold, trees)
+                scores = parseval(gold_trees, trees)
             percents = (scores.recall, scores.precision, scores.f1, scores.complete_match)
             counts = (scores.num_skipped, scores.num_errors)
-            table.add_row(str(path), *(f"{p:.2f}" for p in percents), *map(str, counts))
+            table.add_row(str(path), *(f"{percent:.2f}" for percent in percents), *map(str, counts))
         print_result(table)
         print_result(f"in percent, as {scores.signature}")
 
     @contextmanager
     def _named_in_errors(self, path: Path) -> Iterator[None]:
-        """Add both file names to the message of an error."""
+        """Prefix the message of a `UserError` with `path` and the file of references."""
         try:
             yield
         except UserError as error:

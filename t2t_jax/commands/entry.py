@@ -28,7 +28,7 @@ class Command(Protocol):
 
 
 def entry_command(arguments: Sequence[str], program: str = "t2t-jax") -> Command | None:
-    """Parse the arguments of a program into a command; None asks for the list of commands.
+    """Parse the arguments of a program into a command; None if they ask for all commands.
 
     Args:
       program: the name of the program in help and errors.
@@ -48,23 +48,23 @@ def entry_command(arguments: Sequence[str], program: str = "t2t-jax") -> Command
         name, *flags = f"{name} {flags[0]}", *flags[1:]
     if name in version.REMOVED_COMMANDS:
         raise version.removed_feature(f"{program} {name}", version.REMOVED_COMMANDS[name])
-    old = f"t2t-jax {name}"
-    if old in version.RENAMED:
-        name = version.current_name(old).removeprefix("t2t-jax ")
+    old_command = f"t2t-jax {name}"
+    if old_command in version.RENAMED:
+        name = version.current_name(old_command).removeprefix("t2t-jax ")
         # The warning about the command is enough.
         flags = [version.current_flag(flag, warns=False) for flag in flags]
     if name not in names:
         hint = did_you_mean(name, names, f"see {program} --help")
-        lacks = "" if has_extras() else " (this installation lacks t2t_jax.extras)"
-        raise UserError(f"{program} has no command {quote(name)}{lacks}; {hint}")
+        remark = "" if has_extras() else " (this installation lacks t2t_jax.extras)"
+        raise UserError(f"{program} has no command {quote(name)}{remark}; {hint}")
     kind, current_flags = command_class(name), [*map(version.current_flag, flags)]
     # A module may define a function to parse its command, such as `train_command`.
-    make = getattr(sys.modules[kind.__module__], f"{identifier(name)}_command", None)
-    return (make or partial(command_of, kind))(current_flags, f"{program} {name}")
+    parse = getattr(sys.modules[kind.__module__], f"{identifier(name)}_command", None)
+    return (parse or partial(command_of, kind))(current_flags, f"{program} {name}")
 
 
 def command_class(name: str) -> type:
-    """Load the dataclass of a command, whose fields are its flags."""
+    """Return the dataclass of a command, whose fields are its flags and those of plugins."""
     reference = command_reference(name)
     kind: type = load(reference)
     if not is_dataclass(kind):

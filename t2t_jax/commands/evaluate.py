@@ -56,14 +56,15 @@ class EvaluateCommand(LanguageFlags, DecodingFlags):
                 f"--output {self.output} takes the model outputs of one split, but --split names "
                 f"{len(self.split)}; score one split at a time"
             )
-        newest = [dataclasses.replace(self, average=1)] if self.before_averaging else []
+        unaveraged = [dataclasses.replace(self, average=1)] if self.before_averaging else []
         records, corpus = [], None
         with self._output() as file:
-            for flags in (*newest, self):  # the averaged model last, as the result of the command
+            # The averaged model comes last, as the result of the command.
+            for flags in (*unaveraged, self):
                 translator = flags.load()
                 if self.cache_dir is not None:
-                    cache = {"data.cache_dir": self.cache_dir}
-                    translator = translator.replaced(config=translator.config.replace(cache))
+                    overrides = {"data.cache_dir": self.cache_dir}
+                    translator = translator.replaced(config=translator.config.replace(overrides))
                 # Opening a corpus hashes its files, so open it once.
                 corpus = corpus or self._corpus(translator.config.data)
                 for split in self.split:
@@ -83,7 +84,7 @@ class EvaluateCommand(LanguageFlags, DecodingFlags):
         return 0
 
     def _output(self) -> contextlib.AbstractContextManager[BinaryIO | None]:
-        """Open the output file before the evaluation, to report a bad path early."""
+        """Open the file of --output, or yield None without it; report a bad path early."""
         if self.output is not None:
             return open_output(self.output)
         check_stdout_open("name an output file with --output")
@@ -112,7 +113,10 @@ class EvaluateCommand(LanguageFlags, DecodingFlags):
     def _evaluate(
         self, translator: "Translator", corpus: Corpus, split: str, file: BinaryIO | None
     ) -> Record:
-        """Score a model on a split; record the scores of a single run, but not of an ensemble."""
+        """Score a model on a split, write its outputs to `file` if given, and return the scores.
+
+        The scores of a single run are also added to its `scores.jsonl`.
+        """
         from t2t_jax.run.evaluation import evaluate, score_record
         from t2t_jax.tasks import task_of
         from t2t_jax.workdir import record_scores
@@ -156,14 +160,17 @@ def _table(record: Record) -> "Table":
 
 
 def which_average(record: Record) -> tuple[str, str]:
-    """Format two table cells: how many checkpoints were averaged, and which ones."""
+    """Format two table cells: the count of averaged checkpoints, and their steps.
+
+    The first cell is "" for a moving average of the parameters.
+    """
     steps = ", ".join(f"{step:,}" for step in record["checkpoints"])
-    number = f"{len(record['checkpoints'])}"
+    count = f"{len(record['checkpoints'])}"
     decays = record.get("ema_decays", [])
     if not decays:
-        return number, f"checkpoints of step {steps}"
-    names = ", ".join(map(str, decays))
+        return count, f"checkpoints of step {steps}"
+    decay_texts = ", ".join(map(str, decays))
     if len(decays) == len(record["checkpoints"]):
-        return "", f"moving average of the parameters, decay {names}, after step {steps}"
-    moving = f"{len(decays)} of the models by a moving average, decay {names}"
-    return number, f"checkpoints of step {steps}; {moving}"
+        return "", f"moving average of the parameters, decay {decay_texts}, after step {steps}"
+    remark = f"{len(decays)} of the models by a moving average, decay {decay_texts}"
+    return count, f"checkpoints of step {steps}; {remark}"

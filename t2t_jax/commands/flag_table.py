@@ -106,8 +106,8 @@ class Flag(NamedTuple):
         tuples = [kind for kind in _alternatives(self.hint) if typing.get_origin(kind) is tuple]
         if not tuples:
             return 0 if self.is_switch else 1
-        kinds = typing.get_args(tuples[0])
-        return None if kinds[-1] is Ellipsis else len(kinds)
+        element_types = typing.get_args(tuples[0])
+        return None if element_types[-1] is Ellipsis else len(element_types)
 
     def setting(self, name: str) -> str | None:
         """Return an argument of `tyro.conf.arg` in the annotation, such as `metavar`, or None."""
@@ -130,7 +130,7 @@ class Flag(NamedTuple):
 
     @property
     def aliases(self) -> tuple[str, ...]:
-        """Return alternative names of the flag."""
+        """Return flags of other programs that mean the same, such as `--hidden-size`."""
         return ALIASES.get(self.flag, ())
 
     @property
@@ -151,14 +151,15 @@ def flag_name(name: str) -> str:
 
 
 def changed_flags(flags: Any, names: Collection[str] | None = None) -> list[str]:
-    """List the flags of a dataclass object whose values differ from the defaults.
+    """List flags, such as "--dry-run", whose values in a dataclass object are not the defaults.
 
     Args:
+      flags: an object of a dataclass, each field of which is a flag.
       names: the fields to compare; None is all.
     """
     fields = (field for field in dataclasses.fields(flags) if names is None or field.name in names)
-    names_changed = (field.name for field in fields if getattr(flags, field.name) != field.default)
-    return [*map(flag_name, names_changed)]
+    changed_names = (field.name for field in fields if getattr(flags, field.name) != field.default)
+    return [*map(flag_name, changed_names)]
 
 
 def _alternatives(hint: object) -> tuple[object, ...]:
@@ -177,8 +178,8 @@ def values_of(hint: object) -> str:
     if typing.get_origin(hint) is Literal:
         return "|".join(map(str, typing.get_args(hint)))
     if typing.get_origin(hint) is tuple:
-        kinds = [values_of(kind) for kind in typing.get_args(hint) if kind is not Ellipsis]
-        return f"{kinds[0]} ..." if Ellipsis in typing.get_args(hint) else " ".join(kinds)
+        elements = [values_of(kind) for kind in typing.get_args(hint) if kind is not Ellipsis]
+        return f"{elements[0]} ..." if Ellipsis in typing.get_args(hint) else " ".join(elements)
     return _TYPES.get(hint, "TEXT") if isinstance(hint, type) else "TEXT"
 
 
@@ -191,6 +192,8 @@ def flags_of(kind: type, values: object = None, section: str = "", prefix: str =
     Args:
       values: an object of the dataclass with the defaults. None uses the defaults of the class, and
         lists the config fields of every network architecture.
+      section: the config section of the fields; "" for a command.
+      prefix: the text before the name of each field, such as "decoding.".
     """
     flags: list[Flag] = []
     hints = typing.get_type_hints(kind, include_extras=True)
@@ -199,50 +202,51 @@ def flags_of(kind: type, values: object = None, section: str = "", prefix: str =
         hint, *settings = typing.get_args(hint) if typing.get_origin(hint) is Annotated else (hint,)
         missing = dataclasses.MISSING
         if values is not None:
-            value = getattr(values, field.name)
+            default = getattr(values, field.name)
         elif field.default_factory is not missing:
-            value = field.default_factory()
+            default = field.default_factory()
         else:
-            value = tyro.MISSING if field.default is missing else field.default
-        if isinstance(value, Config):
-            flags += _config_flags(value, all_families=values is None)
-        elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+            default = tyro.MISSING if field.default is missing else field.default
+        if isinstance(default, Config):
+            flags += _config_flags(default, all_families=values is None)
+        elif dataclasses.is_dataclass(default) and not isinstance(default, type):
             is_bare = any(getattr(setting, "name", None) == "" for setting in settings)
             new_prefix = prefix if is_bare else f"{prefix}{field.name}."
-            new_section = section if isinstance(value, TrainingFlags) else field.name
-            flags += flags_of(type(value), value, new_section, new_prefix)
+            new_section = section if isinstance(default, TrainingFlags) else field.name
+            flags += flags_of(type(default), default, new_section, new_prefix)
         else:
             name = prefix + field.name
-            flags.append(Flag(name, section, kind, field, value, hint, tuple(settings)))
+            flags.append(Flag(name, section, kind, field, default, hint, tuple(settings)))
     return flags
 
 
 @cache
 def with_plugins(command: type[_T], name: str) -> type[_T]:
-    """Return a subclass of a command's dataclass with the flags of plugins.
+    """Return a subclass of the dataclass of command `name` with the flags of plugins.
 
-    The subclass has one field per plugin, whose value is an object of `TrainingFlags`.
+    The subclass has one field per plugin, whose value is an object of `TrainingFlags`. If no plugin
+    adds flags, return the dataclass itself.
     """
-    kinds = added_flags(name, tuple(flag.name for flag in flags_of(command)))
-    if not kinds:
+    plugin_kinds = added_flags(name, tuple(flag.name for flag in flags_of(command)))
+    if not plugin_kinds:
         return command
-    parts = [
+    plugin_fields = [
         (f"plugin_{index}", Annotated[kind, BARE], dataclasses.field(default_factory=kind))
-        for index, kind in enumerate(kinds)
+        for index, kind in enumerate(plugin_kinds)
     ]
     namespace: dict[str, Any] = {"__doc__": command.__doc__}
     for attribute in ("common", "examples"):  # for the help
-        lists = (getattr(kind, attribute, ()) for kind in (command, *kinds))
+        lists = (getattr(kind, attribute, ()) for kind in (command, *plugin_kinds))
         namespace[attribute] = tuple(chain(*lists))
     subclass = dataclasses.make_dataclass(
-        command.__name__, parts, bases=(command,), namespace=namespace, frozen=True
+        command.__name__, plugin_fields, bases=(command,), namespace=namespace, frozen=True
     )
     subclass.__module__ = command.__module__  # Python 3.12 sets it to this module
     return subclass
 
 
 def flags_of_plugins(command: object) -> list[TrainingFlags]:
-    """Return the flag objects of plugins in a parsed command."""
+    """Return the `TrainingFlags` of each plugin in a parsed command."""
     return [value for value in vars(command).values() if isinstance(value, TrainingFlags)]
 
 
@@ -251,6 +255,6 @@ def _config_flags(config: Config, all_families: bool) -> Iterator[Flag]:
         section, _, name = path.partition(".")
         owner = getattr(config, section)
         if all_families or hasattr(owner, name):
-            value = getattr(owner, name, field.default)
+            default = getattr(owner, name, field.default)
             settings = (tyro.conf.FlagConversionOff,)
-            yield Flag(path, section, type(owner), field, value, field.type, settings)
+            yield Flag(path, section, type(owner), field, default, field.type, settings)

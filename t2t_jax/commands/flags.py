@@ -43,7 +43,7 @@ _REGISTRY = ConstructorRegistry()
 
 @_REGISTRY.primitive_rule
 def _path_rule(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Path] | None:
-    """Parse a path with `local_path`."""
+    """Convert arguments of type `Path` with `local_path`; leave other types to tyro (None)."""
     return path_rule(local_path) if info.type is Path else None
 
 
@@ -66,18 +66,18 @@ class CommandLine(NamedTuple):
 
 
 def _split(command: type, arguments: Sequence[str]) -> CommandLine:
-    table = flags_of(command)
-    positionals = [flag for flag in table if flag.is_positional]
-    flags = {RUN if flag.is_run else flag.flag: flag for flag in table}
+    known_flags = flags_of(command)
+    positionals = [flag for flag in known_flags if flag.is_positional]
+    flags = {RUN if flag.is_run else flag.flag: flag for flag in known_flags}
     words: list[str] = []
     uses: dict[str, list[tuple[str, list[str]]]] = {}
     values, capacity = words, None
     for argument in arguments:
         if argument.startswith("--") or argument == "-h":
-            name, equals, value = argument.partition("=")
-            flag = _resolve_alias(name, flags)
+            alias, equals, value = argument.partition("=")
+            flag = _resolve_alias(alias, flags)
             values = [value] if equals else []
-            uses.setdefault(flag, []).append((name, values))
+            uses.setdefault(flag, []).append((alias, values))
             capacity = flags[flag].num_words if flag in flags else None
             continue
         if capacity is not None and len(values) >= capacity:
@@ -92,12 +92,12 @@ def _split(command: type, arguments: Sequence[str]) -> CommandLine:
 
 
 def _values(flag: str, flags: Mapping[str, Flag], uses: list[tuple[str, list[str]]]) -> list[str]:
-    """Return the values of a flag from its uses: pairs of the alias and the values."""
+    """Merge the uses of a flag on a command line: pairs of its name or alias, and its values."""
     settings = flags[flag].settings if flag in flags else ()
     names, values = zip(*uses, strict=True)
     if len(uses) > 1 and REPEATED not in settings:
-        first = "" if names[0] == names[1] else f", first as {names[0]}"
-        raise UserError(f"{names[1]} is given twice{first}; give it once, with all of its values")
+        clause = "" if names[0] == names[1] else f", first as {names[0]}"
+        raise UserError(f"{names[1]} is given twice{clause}; give it once, with all of its values")
     if any("" in words for words in values) and flag not in _MAY_BE_EMPTY:
         raise UserError(f"{flag} is given an empty value; is a shell variable unset?")
     if REPEATED in settings:
@@ -106,7 +106,7 @@ def _values(flag: str, flags: Mapping[str, Flag], uses: list[tuple[str, list[str
 
 
 def _move_run(positionals: Sequence[Flag], line: CommandLine) -> None:
-    """Move the value of `--workdir` to its index in the positional arguments."""
+    """Move the values of `--workdir` in `line` to the position of the run among its words."""
     index = [positional.is_run for positional in positionals].index(True)
     non_runs = [positional for positional in positionals if not positional.is_run]
     if len(line.words) < index:
@@ -120,13 +120,13 @@ def _move_run(positionals: Sequence[Flag], line: CommandLine) -> None:
 
 
 def _resolve_alias(alias: str, flags: Collection[str]) -> str:
-    """Return the flag for an alias or a flag; refuse an unknown one."""
+    """Return the flag that an alias or a flag means; raise a `UserError` for an unknown one."""
     flag = "--help" if alias == "-h" else alias.replace("_", "-")
     if flag in (*flags, *_HELP):
         return flag
-    path = flag.removeprefix("--").replace("-", "_")
-    if path in REMOVED:
-        raise removed_feature(alias, REMOVED[path].feature)
+    field_path = flag.removeprefix("--").replace("-", "_")
+    if field_path in REMOVED:
+        raise removed_feature(alias, REMOVED[field_path].feature)
     for name in flags:
         if flag in ALIASES.get(name, ()):
             return name
@@ -134,15 +134,15 @@ def _resolve_alias(alias: str, flags: Collection[str]) -> str:
 
 
 def _hint(flag: str, flags: Collection[str]) -> str:
-    """Suggest a replacement for an unknown flag, if a flag is very similar."""
-    otherwise = "see --help-all for all flags"
+    """Return advice about an unknown flag: the flag that replaces it, or else --help-all."""
+    default_hint = "see --help-all for all flags"
     if (hint := foreign_hint(flag, flags)) is not None:
-        return hint or otherwise
-    fields = {name: name.removeprefix("--").rpartition(".")[2] for name in flags}
+        return hint or default_hint
+    field_names = {name: name.removeprefix("--").rpartition(".")[2] for name in flags}
     matches = get_close_matches(flag, flags, 1, _MISSPELT)
-    field = get_close_matches(flag.removeprefix("--"), fields.values(), 1, _MISSPELT)
-    matches = matches or [name for name in flags if [fields[name]] == field]
-    return f"did you mean {' or '.join(matches)}?" if matches else otherwise
+    similar_names = get_close_matches(flag.removeprefix("--"), field_names.values(), 1, _MISSPELT)
+    matches = matches or [name for name in flags if [field_names[name]] == similar_names]
+    return f"did you mean {' or '.join(matches)}?" if matches else default_hint
 
 
 def with_family(config: Config, line: CommandLine) -> Config:
@@ -214,12 +214,12 @@ def parse_flags(
                 registry=_REGISTRY,
                 default=tyro.MISSING_NONPROP if default_command is None else default_command,
             )
-    except SystemExit as end:
-        raise _parse_error(end, stderr.getvalue()) from end
+    except SystemExit as system_exit:
+        raise _parse_error(system_exit, stderr.getvalue()) from system_exit
 
 
 def _check_positionals(flags: Sequence[Flag], words: Sequence[str], program: str) -> None:
-    """Refuse a missing positional argument, and a run directory whose name is not UTF-8."""
+    """Raise a `UserError` if a positional argument is missing or a run's name is not UTF-8."""
     positionals = [flag for flag in flags if flag.is_positional]
     required = [positional for positional in positionals if positional.is_required]
     for missing in required[len(words) :]:
@@ -238,18 +238,18 @@ def _check_positionals(flags: Sequence[Flag], words: Sequence[str], program: str
             ) from error
 
 
-def _parse_error(end: BaseException, stderr: str) -> UserError:
+def _parse_error(system_exit: BaseException, stderr: str) -> UserError:
     """Return the `UserError` behind tyro's exit, or else tyro's message in one line."""
     from rich.text import Text
 
-    cause = end.__context__
+    cause = system_exit.__context__
     while cause:
         if isinstance(cause, UserError):
             return cause
         cause = cause.__context__
-    rows = [row.strip("│ ") for row in Text.from_ansi(stderr).plain.splitlines()[1:]]
-    message = takewhile(lambda row: row and not row.startswith("─"), rows)
-    text = " ".join(message).rstrip(".")
+    lines = [line.strip("│ ") for line in Text.from_ansi(stderr).plain.splitlines()[1:]]
+    message_lines = takewhile(lambda line: line and not line.startswith("─"), lines)
+    text = " ".join(message_lines).rstrip(".")
     if text.startswith("Unrecognized options: -"):
         text = text.partition(",")[0]  # without the values of the flag
     return UserError(f"{text}; see --help")

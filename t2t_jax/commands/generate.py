@@ -62,12 +62,12 @@ class GenerateCommand(RunFlags):
                 and (self.beam_size == 1 or self.temperature > 0)
             ):
                 return self._stream(translator, self.prompt[0])
-            count = 0
+            num_prompts = 0
             with nullcontext([[*self.prompt]]) if self.prompt else open_input(self.input) as chunks:
                 for prompts in chunks:
-                    file.writelines(self._lines(translator, prompts, count + 1))
+                    file.writelines(self._lines(translator, prompts, num_prompts + 1))
                     file.flush()
-                    count += len(prompts)
+                    num_prompts += len(prompts)
         return 0
 
     def _stream(self, translator: "Translator", prompt: str) -> int:
@@ -90,6 +90,6 @@ class GenerateCommand(RunFlags):
 
     @property
     def _settings(self) -> dict[str, Any]:
-        decoding = "temperature", "top_k", "top_p", "beam_size", "min_length"
-        names = "max_tokens", "stop", "seed", *decoding, "no_repeat_ngram_size"
+        decoding_names = "temperature", "top_k", "top_p", "beam_size", "min_length"
+        names = "max_tokens", "stop", "seed", *decoding_names, "no_repeat_ngram_size"
         return {name: getattr(self, name) for name in names}

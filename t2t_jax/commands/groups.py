@@ -34,10 +34,10 @@ _NAMES = [name for names in _CORE.values() for name in names]
 
 @cache
 def all_commands() -> Mapping[str, Mapping[str, str]]:
-    """Return a line about each command of `t2t-jax`, including plugins, by group."""
-    groups = {group: {**lines} for group, lines in _CORE.items()}
-    for name, (group, about) in rows("commands", _NAMES).items():
-        groups.setdefault(group, {})[name] = about
+    """Map each group of commands, including plugins, to descriptions by command name."""
+    groups = {group: {**descriptions} for group, descriptions in _CORE.items()}
+    for name, (group, description) in rows("commands", _NAMES).items():
+        groups.setdefault(group, {})[name] = description
     return groups
 
 
@@ -78,9 +78,9 @@ def wrong_command(command: str, subject: str, facts: TaskFacts) -> UserError:
       subject: a clause about the model, such as "runs/a is a parser".
       facts: the facts of the model's task.
     """
-    [group] = (names for names in all_commands().values() if command in names)
-    commands = (name for name in (*facts.commands, *_FOR_EVERY_MODEL) if name in group)
-    fits = next(commands, facts.commands[0])
+    [names_in_group] = (group for group in all_commands().values() if command in group)
+    commands = (name for name in (*facts.commands, *_FOR_EVERY_MODEL) if name in names_in_group)
+    suggestion = next(commands, facts.commands[0])
     return UserError(
-        f"{subject}, and t2t-jax {command} is not for such a model; use t2t-jax {fits}"
+        f"{subject}, and t2t-jax {command} is not for such a model; use t2t-jax {suggestion}"
     )

@@ -55,17 +55,17 @@ def print_help(
         print(*_help_of(flags, names[0], width), sep="\n")
         return
     head = [usage(flags, program), "", *_paragraphs(command.__doc__ or "", width)]
-    full = [line for section in _sections(flags) for line in _full(flags, section, width)]
+    full_lines = [line for section in _sections(flags) for line in _full(flags, section, width)]
     calls = (f"{program} {example}" for example in getattr(command, "examples", ()))
     examples = [" \\\n".join(wrap(call, width - 2, "  ", " " * 6)) for call in calls]
     tail = ["", "examples:", *examples] if examples else []
-    if "--help-all" in requests or len(head) + len(full) + len(tail) <= _SCREEN:
-        print(*head, *full, *tail, sep="\n")
+    if "--help-all" in requests or len(head) + len(full_lines) + len(tail) <= _SCREEN:
+        print(*head, *full_lines, *tail, sep="\n")
         return
     common = [*COMMON, *getattr(command, "common", ())]
     has_fields = getattr(command, "lists_fields", True)
     subset = [flag for flag in flags if has_fields or not flag.section]
-    brief = [row for section in _sections(subset) for row in _brief(subset, section, common, width)]
+    brief = [line for name in _sections(subset) for line in _brief(subset, name, common, width)]
     sections = ", ".join(_sections(flags)[1:])
     topics = f"a flag, or a section: {sections}" if sections else "a flag"
     hint = wrap(f"More: --help-all has every flag; --help NAME has {topics}.", width)
@@ -81,8 +81,8 @@ def _help_of(flags: Sequence[Flag], name: str, width: int) -> Iterator[str]:
     if not matches:
         candidates = [*_sections(flags)[1:], *(flag.name for flag in flags)]
         sections = ", ".join(_sections(flags)[1:])
-        otherwise = f"the sections are {sections}" if sections else "--help has all flags"
-        hint = did_you_mean(name, candidates, otherwise)
+        fallback = f"the sections are {sections}" if sections else "--help has all flags"
+        hint = did_you_mean(name, candidates, fallback)
         raise UserError(f"--help {name}: there is no such section or flag; {hint}")
     return (line for flag in matches for line in _entry(flag, width))
 
@@ -93,7 +93,7 @@ def _names(flag: Flag) -> list[str]:
 
 
 def _sections(flags: Iterable[Flag]) -> list[str]:
-    """Return the sections of flags, first "" for flags without a section."""
+    """List the config sections that have flags, after "" for the flags without a section."""
     return list(dict.fromkeys(["", *(flag.section for flag in flags)]))
 
 
@@ -108,7 +108,12 @@ def usage(flags: Iterable[Flag], program: str) -> str:
 
 
 def wrap(text: str, width: int | None = None, first: str = "", later: str = "") -> list[str]:
-    """Wrap a text into lines; `first` and `later` are indents, and None is the terminal width."""
+    """Wrap a text into lines of `width` characters; None is the width of the terminal.
+
+    Args:
+      first: the indent of the first line.
+      later: the indent of the other lines.
+    """
     return textwrap.wrap(
         text,
         width or _columns(),
@@ -128,9 +133,9 @@ def _paragraphs(text: str, width: int) -> list[str]:
 
 
 def _brief(flags: Sequence[Flag], section: str, common: Sequence[str], width: int) -> Iterator[str]:
-    """Yield short help on the common flags of a section: default and first clause.
+    """Yield lines of short help on a section: its common flags, with default and first clause.
 
-    If a section has no common flags, list all of its flags.
+    If no flag of the section is in `common`, the lines list all of its flags.
     """
     flags = [flag for flag in flags if flag.section == section]
     paths = {flag.name: f"{section}.{flag.field.name}".removeprefix(".") for flag in flags}
@@ -138,11 +143,11 @@ def _brief(flags: Sequence[Flag], section: str, common: Sequence[str], width: in
     subset = subset if any(not flag.is_positional for flag in subset) else flags
     yield from _title(section, f" ({len(subset)} of {len(flags)})" * (subset != flags))
     labels = [f"  {_short_label(flag)}" for flag in subset]
-    column = max(map(len, labels), default=0) + 2
+    text_column = max(map(len, labels), default=0) + 2
     for label, flag in zip(labels, subset, strict=True):
-        gist = wrap(_gist(help_text(flag), width - column), width - column) or [""]
-        yield f"{label:<{column}}{gist[0]}"
-        yield from (" " * column + line for line in gist[1:])
+        gist_lines = wrap(_gist(help_text(flag), width - text_column), width - text_column) or [""]
+        yield f"{label:<{text_column}}{gist_lines[0]}"
+        yield from (" " * text_column + line for line in gist_lines[1:])
 
 
 def _short_label(flag: Flag) -> str:
@@ -196,10 +201,10 @@ def _entry(flag: Flag, width: int) -> Iterator[str]:
 
 
 def help_text(flag: Flag) -> str:
-    """Return the help text of a flag: from its annotation, or else the docstring of its field."""
+    """Return the help text of a flag, from its annotation or the docstring of its field."""
     text = flag.setting("help")
-    bases = (field_docstrings(base).get(flag.field.name) for base in flag.owner.__mro__)
-    return " ".join((text or next(filter(None, bases), "")).split())
+    docstrings = (field_docstrings(base).get(flag.field.name) for base in flag.owner.__mro__)
+    return " ".join((text or next(filter(None, docstrings), "")).split())
 
 
 @cache
@@ -210,8 +215,8 @@ def field_docstrings(kind: type) -> dict[str, str]:
     classes = (node for node in _parse(kind.__module__).body if isinstance(node, ast.ClassDef))
     body = next((node.body for node in classes if node.name == kind.__name__), [])
     docstrings: dict[str, str] = {}
-    for field, below in itertools.pairwise(body):
-        match field, below:
+    for field, next_statement in itertools.pairwise(body):
+        match field, next_statement:
             case (
                 ast.AnnAssign(target=ast.Name(id=name)),
                 ast.Expr(value=ast.Constant(value=str(text))),

@@ -28,7 +28,7 @@ class LoadFlags:
 
 
 def load_for(command: str, runs: Sequence[Path], flags: LoadFlags) -> "Translator":
-    """Check that a command supports the model of each run, and load the run or ensemble."""
+    """Load one run, or several as an ensemble, after checking that the command supports each."""
     check_command(command, runs)
     from t2t_jax.run.loading import load
 
@@ -53,7 +53,7 @@ class ModelFlags(LoadFlags):
     """Run directory; several form an ensemble, which averages their probabilities."""
 
     def load(self) -> "Translator":
-        """Load the run or the ensemble as one translator."""
+        """Load the selected run, or the ensemble of the selected runs, as one translator."""
         return load_for(self.command, self.workdir, self)
 
 
@@ -67,7 +67,7 @@ class LanguageFlags(ModelFlags):
     """Target language, for a multilingual model; None is the language of the run."""
 
     def load(self) -> "Translator":
-        """Load the model for this language pair."""
+        """Load the selected model, to translate from `source_language` to `target_language`."""
         translator = super().load()
         languages = self.source_language, self.target_language
         return translator.between(*languages) if any(languages) else translator
@@ -83,5 +83,5 @@ class DecodingFlags(ModelFlags):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Return the keyword arguments of `Translator.translate`."""
+        """Return the seed and the decoding config, as keywords of `Translator.translate`."""
         return {"seed": self.seed, "decoding": self.decoding}

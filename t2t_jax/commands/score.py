@@ -41,8 +41,8 @@ class ScoreCommand(LanguageFlags):
             scores = score(translator, sources, targets)
             pieces = translator.vocabulary.target_pieces([pair.tokens for pair in scores])
             for pair, subwords in zip(scores, pieces, strict=True):
-                tokens = [f"{log_prob:.4f}" for log_prob in pair.token_log_probs]
+                columns = [f"{log_prob:.4f}" for log_prob in pair.token_log_probs]
                 if self.subwords:
-                    tokens = list(map("=".join, zip(subwords, tokens, strict=True)))
-                file.write(f"{pair.log_prob:.4f} ||| {' '.join(tokens)}\n".encode())
+                    columns = list(map("=".join, zip(subwords, columns, strict=True)))
+                file.write(f"{pair.log_prob:.4f} ||| {' '.join(columns)}\n".encode())
         return 0

@@ -19,18 +19,19 @@ _LINES_AT_ONCE = 10_000
 
 @contextlib.contextmanager
 def open_input(path: Path | None) -> Iterator[Iterator[list[str]]]:
-    """Open a file (plain or `.gz`) or the standard input, and yield lists of decoded lines.
+    """Open a file (plain or `.gz`), or the standard input if `path` is None.
 
-    A list has thousands of lines, or one line of a terminal.
+    The context yields an iterator over lists of decoded lines: up to 10,000 lines per list, or one
+    line if the input is a terminal.
     """
     if path is None and is_closed("stdin"):
         raise UserError("the standard input is closed; name a file with --input")
     display_name = path or "the standard input"
     try:
-        source = open_text(path) if path else sys.stdin.buffer
+        binary_file = open_text(path) if path else sys.stdin.buffer
     except OSError as error:
         raise _cannot_read(display_name, error) from error
-    with source as stream:
+    with binary_file as stream:
         chunk_size = 1 if stream.isatty() else _LINES_AT_ONCE
         yield decode_lines(_blocks(stream, chunk_size, display_name), display_name)
 
@@ -47,7 +48,7 @@ def _blocks(stream: Lines, chunk_size: int, display_name: Path | str) -> Iterato
 
 @contextlib.contextmanager
 def open_output(path: Path | None) -> Iterator[BinaryIO]:
-    """Open the standard output, or a file that is written atomically.
+    """Open a file that is written atomically, or the standard output if `path` is None.
 
     An output that is not writable raises a `UserError` at once, before any computation.
     """
@@ -58,12 +59,12 @@ def open_output(path: Path | None) -> Iterator[BinaryIO]:
     with errors_named(path):  # its name may be too long, or the working directory removed
         target = path if isinstance(path, BucketPath) else Path(os.path.realpath(path))
         is_special = target.exists() and not target.is_file()
-    if loop := next(filter(os.path.islink, (target, *target.parents)), None):
-        raise UserError(f"cannot write {loop}: it is a link that leads back to itself")
+    if circular_link := next(filter(os.path.islink, (target, *target.parents)), None):
+        raise UserError(f"cannot write {circular_link}: it is a link that leads back to itself")
     if is_special:  # a device or a pipe, which must not be replaced
         with errors_named(target):
-            special = io.BufferedWriter(NamedFile(target, "wb"))
-        with special as file:
+            device_writer = io.BufferedWriter(NamedFile(target, "wb"))
+        with device_writer as file:
             yield file
         return
     with open_atomic(target) as file:
@@ -71,7 +72,7 @@ def open_output(path: Path | None) -> Iterator[BinaryIO]:
 
 
 def check_stdout_open(remedy: str = "print it, or write it to a file") -> None:
-    """Raise a `UserError` with a remedy if the standard output is closed."""
+    """Raise a `UserError` that ends with `remedy` if the standard output is closed."""
     if is_closed("stdout"):
         raise UserError(f"the standard output is closed, so the result would be lost; {remedy}")
 

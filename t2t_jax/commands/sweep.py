@@ -129,17 +129,17 @@ class SweepCommand:
             )
         grid = self._select_base(self._grid())
         names = chosen_variants(grid, self.only)
-        seeds = self._seeds()
-        check_counts(seeds=seeds, jobs=self.jobs)
-        check_size({"rows": len(names), "seeds": seeds})
+        num_seeds = self._num_seeds()
+        check_counts(seeds=num_seeds, jobs=self.jobs)
+        check_size({"rows": len(names), "seeds": num_seeds})
         self._check_launcher()
         if self.dry_run:
             from t2t_jax.sweep.tables import listing
 
             with TemporaryDirectory() as empty:  # planning also checks the rules
-                plan_grid(grid, self.workdir or Path(empty), names, seeds, rules)
+                plan_grid(grid, self.workdir or Path(empty), names, num_seeds, rules)
             console = result_console(highlight=False)
-            console.print(listing(grid, names, seeds, console.width))
+            console.print(listing(grid, names, num_seeds, console.width))
             return 0
         if self.workdir is None:
             raise UserError("a sweep needs a directory; name one with --workdir")
@@ -150,7 +150,7 @@ class SweepCommand:
             outcome = collect(
                 grid,
                 self.workdir,
-                seeds,
+                num_seeds,
                 result_console(),
                 names,
                 allow_mixed=self.allow_mixed,
@@ -162,7 +162,7 @@ class SweepCommand:
             outcome = run_grid(
                 grid,
                 self.workdir,
-                seeds=seeds,
+                seeds=num_seeds,
                 only=self.only,
                 first=self.first,
                 launcher=self._launcher(self.workdir),
@@ -182,17 +182,17 @@ class SweepCommand:
     def _launcher(self, workdir: Path) -> "Launcher":
         from t2t_jax.sweep.launchers import Cluster, Local
 
-        texts = [part.as_text() for part in flags_of_plugins(self)]
+        flag_texts = [part.as_text() for part in flags_of_plugins(self)]
         if self.launcher == "slurm":
-            return Cluster(workdir, self.slurm, flags=texts)
-        return Local(self.jobs, texts)
+            return Cluster(workdir, self.slurm, flags=flag_texts)
+        return Local(self.jobs, flag_texts)
 
-    def _rename(self, names: str) -> int:
+    def _rename(self, old_and_new: str) -> int:
         from t2t_jax.sweep.stored_grid import rename_row
 
         if self.workdir is None:
             raise UserError("--rename needs the directory of a grid, as in runs/x --rename a=b")
-        old, new = rename_row(self.workdir, names)
+        old, new = rename_row(self.workdir, old_and_new)
         print_line(f"renamed {old} to {new}; change the name in the config file, too")
         return 0
 
@@ -202,8 +202,8 @@ class SweepCommand:
 
         if self.vary:
             choices = choices_of(self.vary, self.fields)
-            factors = " ".join(f"--vary {shlex.quote(factor)}" for factor in self.vary)
-            title = f"The grid of t2t-jax sweep --config {shlex.quote(str(self.config))} {factors}"
+            varied = " ".join(f"--vary {shlex.quote(factor)}" for factor in self.vary)
+            title = f"The grid of t2t-jax sweep --config {shlex.quote(str(self.config))} {varied}"
             grid = checked_grid(product(self.fields, choices), {}, "--vary")
             return grid._replace(source=product_file(self.fields, choices, title))
         if self.fields != Config():
@@ -217,7 +217,7 @@ class SweepCommand:
         return stored_grid(self.workdir)
 
     def _select_base(self, grid: Grid) -> Grid:
-        """Set the baseline of the grid to the variant of --base."""
+        """Set the baseline of the grid to the variant of --base, if the flag is given."""
         if self.base is None:
             return grid
         if not self.report:
@@ -227,7 +227,7 @@ class SweepCommand:
             raise UserError(f"--base {quote(self.base)} is no variant of the grid; {hint}")
         return grid._replace(compared_with=self.base)
 
-    def _seeds(self) -> int:
+    def _num_seeds(self) -> int:
         from t2t_jax.sweep.stored_grid import read_record
 
         if self.seeds is None and self.workdir is not None:
@@ -252,7 +252,7 @@ def _print(outcome: "GridOutcome", workdir: Path) -> None:
 
 
 def sweep_command(arguments: Sequence[str], program: str) -> SweepCommand:
-    """Parse the command line of `t2t-jax sweep`; `entry_command` calls this by its name."""
+    """Parse the command line of `t2t-jax sweep`; `entry_command` finds it by name."""
     if not arguments:
         raise UserError(f"{_USAGE}; see --help")
     kind = with_plugins(SweepCommand, "sweep")

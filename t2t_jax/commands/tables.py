@@ -20,7 +20,7 @@ _T = TypeVar("_T")
 
 
 def result_console(*, markup: bool = True, highlight: bool = True) -> "ResultConsole":
-    """Create a rich console for results on the standard output."""
+    """Create a `rich.console.Console` for results on the standard output."""
     from t2t_jax.system.console import ResultConsole
 
     return ResultConsole(markup=markup, highlight=highlight)
@@ -57,19 +57,19 @@ def show_progress(items: Iterable[_T], unit: str, total: int) -> Iterator[_T]:
         yield from bar.track(items, total, description="")
 
 
-def grid(text_column: str, *figure_columns: str) -> "Table":
-    """Create an empty table with a text column and right-aligned columns of figures."""
+def grid(text_column: str, *number_columns: str) -> "Table":
+    """Create an empty table with a text column and right-aligned columns of numbers."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
     table.add_column(text_column, overflow="fold")  # wrap long names instead of cutting them
-    for column in figure_columns:
+    for column in number_columns:
         table.add_column(column, justify="right")
     return table
 
 
 def check_picture(flag: str, file: Path | None) -> None:
-    """Check early that a plot can be drawn and written to a file.
+    """Check early that a plot can be drawn and written to a file, the value of `flag`, if any.
 
     Raises:
       UserError: the suffix is not .svg or .png, matplotlib is missing, or the file is not writable.

@@ -107,16 +107,19 @@ class TrainCommand:
         return run.exit_code
 
     def _instead(self) -> TrainingFlags | None:
-        """Return the plugin flags that replace training by other work, such as --compile-only."""
-        parts = flags_of_plugins(self)
-        for part in parts:
-            if replacing := changed_flags(part, part.instead):
+        """Return the plugin flags that replace training by other work, such as --compile-only.
+
+        Return None if the command line has no such flag.
+        """
+        plugin_flags = flags_of_plugins(self)
+        for part in plugin_flags:
+            if changed := changed_flags(part, part.instead):
                 conflicts = changed_flags(self, _OF_TRAINING)
-                for plugin in parts:
+                for plugin in plugin_flags:
                     conflicts += [] if plugin is part else changed_flags(plugin)
                 if conflicts:
                     raise UserError(
-                        f"{' and '.join(conflicts)} cannot be combined with {replacing[0]}, "
+                        f"{' and '.join(conflicts)} cannot be combined with {changed[0]}, "
                         "which trains nothing; leave out one of them"
                     )
                 return part
@@ -139,8 +142,8 @@ def train_command(arguments: Sequence[str], program: str = "t2t-jax train") -> T
 
     def defaults(line: CommandLine) -> TrainCommand:
         nonlocal base, workdir
-        file, workdir = line.value_of("--config"), as_path(line.run) if line.run else None
-        base = config_named(file) if file else stored_config(workdir)
+        config_name, workdir = line.value_of("--config"), as_path(line.run) if line.run else None
+        base = config_named(config_name) if config_name else stored_config(workdir)
         command = kind(fields=with_family(base or Config(), line))
         instead = {flag_name(name) for part in flags_of_plugins(command) for name in part.instead}
         needs_run = instead.isdisjoint(line.flags)
@@ -148,6 +151,6 @@ def train_command(arguments: Sequence[str], program: str = "t2t-jax train") -> T
 
     command = parse_flags(kind, arguments, program, defaults)
     if base is None:
-        without = f"{workdir} holds no run to resume" if workdir else "there is no config"
-        raise UserError(f"{without}; name a config, as in --config configs/base.py")
+        problem = f"{workdir} holds no run to resume" if workdir else "there is no config"
+        raise UserError(f"{problem}; name a config, as in --config configs/base.py")
     return command

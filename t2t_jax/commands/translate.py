@@ -55,8 +55,8 @@ class TranslateCommand(LanguageFlags, DecodingFlags):
         from t2t_jax.tasks import task_of
         from t2t_jax.tasks.text_to_text import TextToText
 
-        with open_input(self.input) as lines, open_output(self.output) as file:
-            chunks = self._prefixed(lines)
+        with open_input(self.input) as line_chunks, open_output(self.output) as file:
+            chunks = self._prefixed(line_chunks)
             translator = self.load()
             data = translator.config.data
             task = task_of(data.corpus, data.task)
@@ -82,30 +82,30 @@ class TranslateCommand(LanguageFlags, DecodingFlags):
         return 0
 
     def _check_lines(self, translator: "Translator") -> None:
-        """Refuse a file with a line that is too long before translating any line."""
+        """Raise a `UserError` before any translation if a line of the input file is too long."""
         path = self.input
         if self.decoding.long_lines == "split" or path is None or not path.is_file():
             return
-        count = 0
+        num_lines = 0
         with open_input(path) as chunks:
             for texts in chunks:
-                translator.check_lines(texts, first_line=count + 1, decoding=self.decoding)
-                count += len(texts)
+                translator.check_lines(texts, first_line=num_lines + 1, decoding=self.decoding)
+                num_lines += len(texts)
 
     def _prefixed(self, lines: Iterator[list[str]]) -> Iterator[tuple[list[str], list[str] | None]]:
-        """Yield chunks of lines, each with its prefixes, or with None if there are none."""
+        """Yield chunks of lines with their prefixes; None without --prefix and --prefixes."""
         if self.prefixes is None:
             prefix = self.prefix
             return ((texts, None if prefix is None else [prefix] * len(texts)) for texts in lines)
-        texts, prefixes = [*lines], [*read_lines(self.prefixes)]
-        count = sum(map(len, texts))
+        chunks, prefixes = [*lines], [*read_lines(self.prefixes)]
+        count = sum(map(len, chunks))
         if count != len(prefixes):
             raise UserError(
                 f"{self.prefixes} has {len(prefixes):,} lines, but the input has {count:,}; "
                 "give one prefix per input line, and an empty line for no prefix"
             )
         remaining = iter(prefixes)
-        return ((chunk, [*islice(remaining, len(chunk))]) for chunk in texts)
+        return ((chunk, [*islice(remaining, len(chunk))]) for chunk in chunks)
 
 
 def _with_scores(text: str, index: int, hypothesis: "Hypothesis") -> str:

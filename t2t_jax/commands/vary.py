@@ -25,7 +25,8 @@ _DIGITS = 4
 def choices_of(factors: Sequence[str], base: Config) -> Choices:
     """Parse the values of all --vary flags into choices for `config.file.product`.
 
-    The value of the base config comes first, because the first variant is the baseline.
+    The choices map a field path, or a tuple of paths that change together, to values. The value of
+    the base config comes first, because the first variant is the baseline.
 
     Args:
       factors: the value of each --vary, such as "model.d_ff=1024,2048", or
@@ -64,8 +65,8 @@ def field_and_values(flag: str, word: str, used_paths: Collection[str]) -> tuple
     Args:
       used_paths: paths of earlier fields, which cannot be repeated.
     """
-    name, equals, values = word.partition("=")
-    if not (name and equals and values):
+    name, equals, values_text = word.partition("=")
+    if not (name and equals and values_text):
         raise UserError(
             f"{flag} {quote(word)} is not FIELD=VALUES, as in {flag} model.d_ff=1024,2048 or "
             f"{flag} training.learning_rate_factor=0.5:2:log5; put the directory before flags"
@@ -73,32 +74,37 @@ def field_and_values(flag: str, word: str, used_paths: Collection[str]) -> tuple
     path = known_path(name.removeprefix("--").replace("-", "_"))
     if path in used_paths:
         raise UserError(f"{flag} names {path} twice; name it once, with all of its values")
-    return path, values
+    return path, values_text
 
 
 def values_in(flag: str, path: str, text: str) -> list[object]:
-    """Parse a list of values such as `1024,2048`, which may contain ranges such as `0.5:2:log5`."""
+    """Parse the values of a config field from `1024,2048` or from ranges such as `0.5:2:log5`.
+
+    Args:
+      flag: the flag that has the text, for errors.
+      path: the path of the field, such as `model.d_ff`.
+    """
     return [value for part in text.split(",") for value in _values(f"{flag} {path}", path, part)]
 
 
-def tuned_fields(texts: Sequence[str], *, for_sampler: bool) -> "dict[str, list[object] | Range]":
-    """Parse the values of --tune: for each field, a list of values, or a range for a sampler."""
+def tuned_fields(factors: Sequence[str], *, for_sampler: bool) -> "dict[str, list[object] | Range]":
+    """Parse the values of --tune: a list of values per field path, or a range for a sampler."""
     fields: dict[str, list[object] | Range] = {}
-    for text in texts:
-        path, values = field_and_values("--tune", text, fields)
-        fields[path] = _range_of(path, values) if for_sampler else values_in("--tune", path, values)
+    for factor in factors:
+        path, text = field_and_values("--tune", factor, fields)
+        fields[path] = _range_of(path, text) if for_sampler else values_in("--tune", path, text)
     return fields
 
 
 def _range_of(field: str, text: str) -> "Range":
-    """Parse a range such as `0.5:2:log`."""
+    """Parse a range such as `0.5:2:log`, from which a sampler draws values of a field."""
     from t2t_jax.sweep.sampling import Range
 
     hint = known_fields()[field].type
-    kind = int if hint is int or int in get_args(hint) else float
+    number_type = int if hint is int or int in get_args(hint) else float
     try:
         low, high, scale = text.split(":")
-        interval = Range(kind(low), kind(high), scale)
+        interval = Range(number_type(low), number_type(high), scale)
         interval.check()
     except ValueError:
         raise UserError(
@@ -107,14 +113,14 @@ def _range_of(field: str, text: str) -> "Range":
     return interval
 
 
-def _values(flag: str, path: str, part: str) -> list[object]:
-    """Parse one value, or the values of a range."""
-    match = _RANGE.fullmatch(part)
+def _values(flag: str, path: str, text: str) -> list[object]:
+    """Parse one value, such as `4`, or a range, such as `0.5:2:log5`, into its 5 values."""
+    match = _RANGE.fullmatch(text)
     if not match:
-        return [_value(flag, path, part)]
+        return [_value(flag, path, text)]
     low, high = (_value(flag, path, end) for end in match.groups()[:2])
     scale, count = match[3], int(match[4] or 0)
-    setting = f"{flag}={part}"
+    setting = f"{flag}={text}"
     if not all(isinstance(end, int | float) and not isinstance(end, bool) for end in (low, high)):
         raise UserError(f"{setting} is a range, but {path} takes no numbers; list its values")
     if low >= high or count < 2:
@@ -132,9 +138,9 @@ def _values(flag: str, path: str, part: str) -> list[object]:
     is_int = isinstance(low, int)
     values = [low, *(round(x) if is_int else float(f"{x:.{_DIGITS}g}") for x in inner_values), high]
     if len({*values}) < count:
-        numbers = "whole numbers" if is_int else f"numbers of {_DIGITS} digits"
+        noun = "whole numbers" if is_int else f"numbers of {_DIGITS} digits"
         raise UserError(
-            f"{setting} has only {len({*values})} different {numbers}; ask for fewer, or list them"
+            f"{setting} has only {len({*values})} different {noun}; ask for fewer, or list them"
         )
     return values
 
@@ -144,8 +150,8 @@ def _value(flag: str, path: str, word: str) -> Any:
     try:
         with redirect_stderr(io.StringIO()), redirect_stdout(io.StringIO()):
             value = tyro.cli(hint, args=[word])
-    except SystemExit as end:
-        raise UserError(f"{flag}={word}: {quote(word)} is not {values_of(hint)}") from end
+    except SystemExit as error:
+        raise UserError(f"{flag}={word}: {quote(word)} is not {values_of(hint)}") from error
     if not can_name_directory(f"={value}"):
         raise UserError(
             f"{flag}={word} gives a variant a name that no directory can have; use a VARIANTS file"
@@ -154,7 +160,13 @@ def _value(flag: str, path: str, word: str) -> Any:
 
 
 def _check_differs(columns: Mapping[str, list[object]], rows: list[tuple], factor: str) -> None:
-    """Refuse a field with the same value in all rows, and duplicate rows."""
+    """Raise a `UserError` for a field with the same value in all rows, or for duplicate rows.
+
+    Args:
+      columns: the values of each field of one --vary.
+      rows: the same values, as one tuple per combination.
+      factor: the value of --vary, for errors.
+    """
     for path, values in columns.items():
         if len({*values}) == 1:
             flag = f"--{path.replace('_', '-')} {values[0]}"

@@ -164,7 +164,7 @@ def test_a_refused_sweep_changes_no_record(tmp_path):
 
 def test_a_directory_knows_its_seeds(tmp_path):
     def seeds(*flags):
-        return sweep_command([str(tmp_path), *flags], "t2t-jax sweep")._seeds()
+        return sweep_command([str(tmp_path), *flags], "t2t-jax sweep")._num_seeds()
 
     assert seeds() == 1
     for given, known in ((3, 3), (2, 3), (4, 4)):
