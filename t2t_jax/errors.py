@@ -87,11 +87,11 @@ def installing(extra: str) -> str:
     origin = {}
     with suppress(PackageNotFoundError):  # pip and uv write the file unless an index was used
         origin = json.loads(distribution("t2t-jax").read_text("direct_url.json") or "{}")
-    url, control = origin.get("url", ""), origin.get("vcs_info", {}).get("vcs")
-    if url.startswith("file:") and not control:
+    url, version_control = origin.get("url", ""), origin.get("vcs_info", {}).get("vcs")
+    if url.startswith("file:") and not version_control:
         wheel = url2pathname(url.removeprefix("file://"))
         return f"pip install {shlex.quote(f'{wheel}[{extra}]')}"
-    address = f" @ {control}+{url}" if control else f" @ {url}" if url else ""
+    address = f" @ {version_control}+{url}" if version_control else f" @ {url}" if url else ""
     return f"pip install 't2t-jax[{extra}]{address}'"
 
 
@@ -134,7 +134,7 @@ OF_TRAINING = ("tensorboardX", "grain", *OF_SCORES)
 
 
 def check_installed(extra: str, purpose: str, *packages: str) -> None:
-    """Refuse work that needs a missing package of an extra, without importing the packages.
+    """Raise an error if a package of an extra is missing, without importing the packages.
 
     Args:
       extra, purpose: see `needs_extra`.

@@ -113,7 +113,7 @@ def _reference_to(kind: type) -> str:
 
 
 def flags_from(texts: Sequence[str], command: str) -> list[TrainingFlags]:
-    """Create the flag objects of all plugins from the results of `TrainingFlags.as_text`."""
+    """Create the flag objects that plugins add to a command, from `TrainingFlags.as_text`."""
     fields: dict[str, dict[str, object]] = dict(map(json.loads, texts))
     return [kind(**fields.get(_reference_to(kind), {})) for kind in added_flags(command)]
 
@@ -128,15 +128,15 @@ def plugins() -> Sequence[Plugin]:
             if not isinstance(plugin, Plugin):
                 raise TypeError(f"{reference} is a {type(plugin).__name__}, not a Plugin")
             # Check the fields now, so that an error names the package of the plugin.
-            for name, row in plugin.commands.items():
-                if not isinstance(row, tuple) or len(row) != 2:
+            for name, entry in plugin.commands.items():
+                if not isinstance(entry, tuple) or len(entry) != 2:
                     raise TypeError(f"the command {name} needs a group and a line about it")
             for name, corpus in plugin.corpora.items():
                 if not isinstance(corpus, CorpusRow):
                     raise TypeError(f"{name} in the corpora needs a CorpusRow")
             for kind in ("tasks", "families", "formats", "trackers"):
-                for name, row in getattr(plugin, kind).items():
-                    if not isinstance(row, str):
+                for name, entry in getattr(plugin, kind).items():
+                    if not isinstance(entry, str):
                         raise TypeError(f"{name} in the {kind} needs a reference, MODULE:NAME")
             home = sys.modules[reference.partition(":")[0]].__package__
             all_plugins.append(dataclasses.replace(plugin, package=package, home=home or ""))
@@ -173,18 +173,18 @@ def rows(kind: str, reserved: Collection[str] = ()) -> dict[str, Any]:
     entries: dict[str, object] = {}
     owners = dict.fromkeys(reserved, "t2t-jax")
     for plugin in plugins():
-        for name, row in getattr(plugin, kind).items():
+        for name, entry in getattr(plugin, kind).items():
             if name in owners:  # the first plugin with a name keeps it
                 error = UserError(f"{owners[name]} has that name")
                 _leave_out(f"{name} in the {kind}", plugin.package, error)
             else:
-                entries[name], owners[name] = row, plugin.package
+                entries[name], owners[name] = entry, plugin.package
     return entries
 
 
 @cache
 def added_flags(command: str, reserved: tuple[str, ...] = ()) -> Sequence[type[TrainingFlags]]:
-    """Return the `TrainingFlags` subclasses of plugins that use no `reserved` flag names."""
+    """Return the `TrainingFlags` that plugins add to a command without `reserved` flag names."""
     owners = dict.fromkeys(reserved, "t2t-jax")
     kinds: list[type[TrainingFlags]] = []
     for plugin in plugins():

@@ -8,7 +8,7 @@ __version__ = "0.3.0.dev0"
 
 
 class Renamed(NamedTuple):
-    """The new name of a renamed object."""
+    """The new name of a renamed field, command, flag or public object."""
 
     name: str
     """New name."""
@@ -106,14 +106,14 @@ def current_flag(argument: str, *, warns: bool = True) -> str:
     Raises:
       UserError: this version no longer accepts the old flag.
     """
-    current = current_name if warns else read_name
+    new_name = current_name if warns else read_name
     flag, equals, value = argument.partition("=")
     name = flag.replace("_", "-")
     if name in RENAMED:
-        return f"{current(name)}{equals}{value}"
+        return f"{new_name(name)}{equals}{value}"
     field = name.removeprefix("--").replace("-", "_")  # a config field is also a flag
     if name.startswith("--") and field in RENAMED:
-        return f"--{current(field).replace('_', '-')}{equals}{value}"
+        return f"--{new_name(field).replace('_', '-')}{equals}{value}"
     return argument
 
 

@@ -28,7 +28,7 @@ class NamedFile(io.FileIO):
         self._label = str(path if label is None else label)
 
     def write(self, data: Any, /) -> int:
-        """Write bytes; add the label to errors."""
+        """Write bytes; an `OSError` names the file by its label."""
         try:
             return super().write(data)
         except OSError as error:
@@ -153,7 +153,7 @@ def removed_at_end(path: Path) -> Iterator[Path]:
 
 
 def remove_unfinished() -> None:
-    """Remove unfinished files before a signal ends the program, and block new files."""
+    """Remove all temporary files before a signal ends the program, and block new ones."""
     _opening.acquire(timeout=1)  # never released
     for unfinished in list(_unfinished):
         _remove(unfinished)

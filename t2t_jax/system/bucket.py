@@ -103,10 +103,10 @@ def content_of(path: Path) -> bytes | None:
 
 
 def check_local(path: Path, remedy: str | None = None) -> None:
-    """Raise a `UserError` with a remedy if a path is in a bucket."""
+    """Raise a `UserError` that ends with `remedy` if a path is in a bucket."""
     if isinstance(path, BucketPath):
-        default = "name a directory on this machine, and copy it into the bucket afterwards"
-        raise UserError(f"{path} is in a bucket; {remedy or default}")
+        default_remedy = "name a directory on this machine, and copy it into the bucket afterwards"
+        raise UserError(f"{path} is in a bucket; {remedy or default_remedy}")
 
 
 def is_directory(path: Path) -> bool:
@@ -148,11 +148,11 @@ class BucketPath(PosixPath):
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
         """Return the file type, the size and the modification time."""
         info = self._call_store("info")
-        kind = stat.S_IFDIR if info["type"] == "directory" else stat.S_IFREG
+        file_type = stat.S_IFDIR if info["type"] == "directory" else stat.S_IFREG
         modified = info.get("LastModified") or info.get("mtime")
         nanoseconds = int(modified.timestamp() * 1e9) if hasattr(modified, "timestamp") else 0
         size, seconds = int(info.get("size") or 0), nanoseconds // 10**9
-        fields = (kind | 0o600, 0, 0, 1, 0, 0, size, seconds, seconds, seconds)
+        fields = (file_type | 0o600, 0, 0, 1, 0, 0, size, seconds, seconds, seconds)
         return os.stat_result(fields, {"st_mtime_ns": nanoseconds})
 
     def checksum(self) -> str:
@@ -264,7 +264,7 @@ class BucketPath(PosixPath):
 
 
 def send_tree(local: Path, target: BucketPath, last: str) -> None:
-    """Upload the files below a local directory as objects, `last` after all others."""
+    """Upload the files below a local directory to `target`, the file `last` after all others."""
     files = [path for path in local.rglob("*") if path.is_file() and path != local / last]
     send_files({path: target / path.relative_to(local) for path in files})
     send_files({local / last: target / last})
@@ -301,9 +301,9 @@ def fetch_files(files: Mapping[Path, BucketPath], check: Callable[[], None] = la
 
 
 def _transfer(verb: str, files: Mapping[Path, BucketPath], check: Callable[[], None]) -> None:
-    items = iter(files.items())
+    pairs = iter(files.items())
     # After an error, batches by fsspec would leave coroutines running.
-    while part := list(islice(items, _AT_ONCE)):
+    while part := list(islice(pairs, _AT_ONCE)):
         check()
         # In two lists, fsspec takes names literally, even with wildcard characters.
         sides = [str(local) for local, _ in part], [path._key for _, path in part]
@@ -370,14 +370,14 @@ def _reaching(path: BucketPath) -> Iterator[None]:
         kind = type(error).__name__
         if isinstance(error, PermissionError) or str(error).startswith("Forbidden"):  # of gcsfs
             raise PermissionError(errno.EACCES, _error_text(error), name) from error
-        code = (getattr(error, "code", None) or 0) if kind == "HttpError" else 0  # of Google
+        status = (getattr(error, "code", None) or 0) if kind == "HttpError" else 0  # of Google
         is_connection_error = isinstance(error, OSError) and not kind.startswith("Client")
-        if is_connection_error or code == 429 or code >= 500:
+        if is_connection_error or status == 429 or status >= 500:
             if getattr(error, "errno", None) in _NO_ROOM:  # the local disk is full
                 raise
             raise OSError(errno.EREMOTEIO, _error_text(error), name) from error
-        way_out = (_CREDENTIALS if code == 401 or "Credential" in kind else _ADDRESSES)[scheme]
-        raise UserError(f"{name} cannot be reached: {_error_text(error)}; {way_out}") from error
+        remedy = (_CREDENTIALS if status == 401 or "Credential" in kind else _ADDRESSES)[scheme]
+        raise UserError(f"{name} cannot be reached: {_error_text(error)}; {remedy}") from error
 
 
 def _error_text(error: Exception) -> str:

@@ -25,7 +25,7 @@ class Picture(Figure):
 
 
 def canvas(width: float, height: float, columns: int = 1) -> tuple[Figure, list[Axes]]:
-    """Make a figure of a size in inches with axes in columns, without a display."""
+    """Make a figure, of a size in inches, with `columns` axes side by side; needs no display."""
     figure = Picture(figsize=(width, height), layout="constrained")
     return figure, list(figure.subplots(1, columns, squeeze=False)[0])
 

@@ -35,10 +35,10 @@ def may_pass(error: BaseException | None) -> bool:
     """Return whether an error, or an error in its chain, is a temporary storage fault."""
     while error is not None:
         # Errors of TensorStore, which writes checkpoint arrays, have the errno only in their text.
-        code = re.search(r"\[(?:OS error |os_error_code=')(\d+)", str(error))
-        number = error.errno if isinstance(error, OSError) else int(code[1]) if code else None
+        match = re.search(r"\[(?:OS error |os_error_code=')(\d+)", str(error))
+        code = error.errno if isinstance(error, OSError) else int(match[1]) if match else None
         # A barrier timed out: another process is late, for example because of slow storage.
-        if number in _PASSING or "DEADLINE_EXCEEDED" in str(error):
+        if code in _PASSING or "DEADLINE_EXCEEDED" in str(error):
             return True
         error = error.__cause__ or error.__context__
     return False

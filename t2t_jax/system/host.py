@@ -47,20 +47,20 @@ def instruction_sets(path: str | Path = "/proc/cpuinfo") -> tuple[str, ...]:
 
     Return () on a system other than Linux.
     """
-    facts = _cpuinfo(path)
-    flags = f"{facts.get('flags', '')} {facts.get('Features', '')}".split()  # on x86, on ARM
+    fields = _cpuinfo(path)
+    flags = f"{fields.get('flags', '')} {fields.get('Features', '')}".split()  # on x86, on ARM
     return tuple(name for name in (*_X86_SETS, *_AMX_SETS, *_ARM_SETS) if name in flags)
 
 
 @cache
 def _cpuinfo(path: str | Path) -> Mapping[str, str]:
     """Read the fields of the first processor; {} if the file is missing."""
-    facts: dict[str, str] = {}
+    fields: dict[str, str] = {}
     with suppress(OSError):
         for line in Path(path).read_text().splitlines():
             name, _, value = line.partition(":")
-            facts.setdefault(name.strip(), value.strip())
-    return facts
+            fields.setdefault(name.strip(), value.strip())
+    return fields
 
 
 def keep_freed_memory() -> None:
@@ -93,8 +93,8 @@ def collect_garbage_seldom() -> None:
 
 def num_virtual_devices() -> int:
     """Return the number of CPU devices that the environment configures, by default 1."""
-    flag = r"--xla_force_host_platform_device_count=(\d+)"
-    counts = re.findall(flag, os.environ.get("XLA_FLAGS", ""))
+    pattern = r"--xla_force_host_platform_device_count=(\d+)"
+    counts = re.findall(pattern, os.environ.get("XLA_FLAGS", ""))
     counts.append(os.environ.get("JAX_NUM_CPU_DEVICES", ""))
     return max(int(count) if count.isdecimal() else 1 for count in counts)
 
@@ -105,15 +105,15 @@ def let_devices_wait() -> None:
     In a collective, each device blocks a thread. By default, XLA has one thread per core or device,
     so the next program can take the last thread and cause a deadlock.
     """
-    threads = max(os.cpu_count() or 1, 8 * num_virtual_devices())
-    os.environ.setdefault("NPROC", str(threads))
+    num_threads = max(os.cpu_count() or 1, 8 * num_virtual_devices())
+    os.environ.setdefault("NPROC", str(num_threads))
 
 
 def resident_memory() -> int | None:
     """Return the resident memory of this process in bytes; None if unknown."""
     with suppress(OSError, ValueError):
-        pages = (_PROC / "self" / "statm").read_text().split()[1]
-        return int(pages) * resource.getpagesize()
+        num_pages = (_PROC / "self" / "statm").read_text().split()[1]
+        return int(num_pages) * resource.getpagesize()
     return None
 
 
@@ -138,20 +138,23 @@ def _memory_limits() -> Iterator[int]:
     with suppress(OSError, ValueError):
         limit = resource.getrlimit(resource.RLIMIT_AS)[0]
         if limit != resource.RLIM_INFINITY:
-            pages = int((_PROC / "self" / "statm").read_text().split()[0])
-            yield max(0, limit - pages * resource.getpagesize())
+            num_pages = int((_PROC / "self" / "statm").read_text().split()[0])
+            yield max(0, limit - num_pages * resource.getpagesize())
 
 
 def _limits_of_group(controllers: str, group: str) -> Iterator[int]:
-    """Yield the memory limits of a cgroup and its ancestors, as far as a container sees them."""
+    """Yield the memory limits of a cgroup and its ancestors, in bytes.
+
+    The arguments are the last two fields of a line of /proc/self/cgroup.
+    """
     if controllers == "":
         root, name = _CGROUPS, "memory.max"
     elif "memory" in controllers.split(","):
         root, name = _CGROUPS / "memory", "memory.limit_in_bytes"
     else:
         return
-    inner = root / group.lstrip("/")
-    for directory in (inner, *inner.parents):
+    group_directory = root / group.lstrip("/")
+    for directory in (group_directory, *group_directory.parents):
         with suppress(OSError, ValueError):  # ValueError: "max"
             yield int((directory / name).read_text())
         if directory == root:
@@ -164,8 +167,8 @@ def check_threads() -> None:
     Otherwise, JAX would crash without a message or hang.
     """
     nproc = os.environ.get("NPROC", "")
-    cores = int(nproc) if nproc.isdecimal() else os.cpu_count() or 1
-    num_threads = _THREADS + _THREADS_A_CORE * cores
+    num_cores = int(nproc) if nproc.isdecimal() else os.cpu_count() or 1
+    num_threads = _THREADS + _THREADS_A_CORE * num_cores
     stop = threading.Event()
     threads: list[threading.Thread] = []
     try:

@@ -116,7 +116,7 @@ def _download(run: Address, patterns: Sequence[str], kind: str = "model") -> str
 
 @contextmanager
 def reaching(run: Address) -> Iterator[ModuleType]:
-    """Yield huggingface_hub, and convert its errors to one-line messages."""
+    """Yield the module huggingface_hub; errors in the block become a `UserError` in one line."""
     with needs_extra("hub", f"{run}"):
         import huggingface_hub
         from huggingface_hub import constants, errors
@@ -137,14 +137,14 @@ def reaching(run: Address) -> Iterator[ModuleType]:
             "same command resumes from there",
         }
         messages = [text for kind, text in explanations.items() if isinstance(error, kind)]
-        status = getattr(getattr(error, "response", None), "status_code", None)
-        if status in (401, 403):
+        status_code = getattr(getattr(error, "response", None), "status_code", None)
+        if status_code in (401, 403):
             messages.append(
                 "denies access; run: hf auth login, or set HF_TOKEN to a token with access"
             )
         has_errno = isinstance(error, OSError) and error.errno
         remedy = way_out_of(error) if has_errno else "the same command resumes from there"  # type: ignore[arg-type]
         causes = [str(cause) or type(cause).__name__ for cause in (error, error.__cause__) if cause]
-        why = in_one_line(": ".join(dict.fromkeys(causes)))
-        messages.append(f"cannot be reached: {why:.200}; {remedy}")
+        cause_text = in_one_line(": ".join(dict.fromkeys(causes)))
+        messages.append(f"cannot be reached: {cause_text:.200}; {remedy}")
         raise UserError(f"{run} {messages[0]}") from error

@@ -122,15 +122,15 @@ def _acquire(path: BucketPath, mark: str) -> None:
 
 
 def _is_abandoned(path: BucketPath) -> bool:
-    """Return whether a lock exists but its owner is dead; raise `BlockingIOError` if it lives."""
+    """Return whether a lock exists but its owner is dead; raise `BlockingIOError` if not."""
     content = _content_of(path)
     if content and len(content.split()) == 1:
         return True  # a lock file, copied with the run from a local directory
     machine, _, process = (content.split()[1:2] or [""])[0].partition("/")
     if content and machine == _machine():
-        number, _, start_time = process.partition("-")
-        is_own = number == str(os.getpid())  # this process failed to remove its earlier lock
-        if _start_time(number) == start_time and (not is_own or content.split()[0] in _held):
+        process_id, _, start_time = process.partition("-")
+        is_own = process_id == str(os.getpid())  # this process failed to remove its earlier lock
+        if _start_time(process_id) == start_time and (not is_own or content.split()[0] in _held):
             raise BlockingIOError
         return True
     if content:
@@ -138,8 +138,8 @@ def _is_abandoned(path: BucketPath) -> bool:
             f"{path} exists: another process trains in this directory, or was killed; waiting "
             f"{_TIMEOUT_SECONDS:.0f} s for its heartbeat"
         )
-    latest = time.monotonic() + _TIMEOUT_SECONDS
-    while content and time.monotonic() < latest:
+    deadline = time.monotonic() + _TIMEOUT_SECONDS
+    while content and time.monotonic() < deadline:
         time.sleep(_SETTLE_SECONDS)
         new_content = _content_of(path)
         if new_content and new_content != content:
@@ -150,15 +150,15 @@ def _is_abandoned(path: BucketPath) -> bool:
 
 def _renew(path: BucketPath, mark: str, stop: threading.Event) -> None:
     """Rewrite a lock periodically; send SIGTERM to this process if another one took the lock."""
-    count = 0
+    num_heartbeats = 0
     while not stop.wait(_HEARTBEAT_SECONDS):
-        count += 1
+        num_heartbeats += 1
         with suppress(OSError, ValueError):  # the store is temporarily unreachable
             if _mark_of(path) != mark:
                 warn(f"another process took the lock {path}; this process stops")
                 os.kill(os.getpid(), signal.SIGTERM)
                 return
-            path.write_bytes(f"{mark} {_this_process()} {count}".encode())
+            path.write_bytes(f"{mark} {_this_process()} {num_heartbeats}".encode())
 
 
 def _content_of(path: BucketPath) -> str:
@@ -171,8 +171,8 @@ def _mark_of(path: BucketPath) -> str:
 
 def _this_process() -> str:
     """Return the identity of this process, as MACHINE/PID-START."""
-    number = str(os.getpid())
-    return f"{_machine()}/{number}-{_start_time(number)}"
+    process_id = str(os.getpid())
+    return f"{_machine()}/{process_id}-{_start_time(process_id)}"
 
 
 def _machine() -> str:
@@ -184,10 +184,10 @@ def _machine() -> str:
         return f"unknown:{os.urandom(8).hex()}"
 
 
-def _start_time(number: str) -> str:
-    """Return the start time of a process; "" if it does not exist."""
+def _start_time(process_id: str) -> str:
+    """Return the start time of a process, in clock ticks; "" if it does not exist."""
     try:
-        status = Path(f"/proc/{number}/stat").read_text(encoding="utf-8", errors="replace")
+        status = Path(f"/proc/{process_id}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
     return status.rpartition(")")[2].split()[19]

@@ -113,7 +113,8 @@ def complete_in(directory: BucketPath) -> list[str]:
 def _is_complete(checkpoint: BucketPath, names: Sequence[str]) -> bool:
     """Return whether a checkpoint with these file names is complete.
 
-    In a Google bucket, Orbax writes `LAST` first, without commit time, and `COMMITTED` last.
+    In a Google bucket, Orbax writes `_CHECKPOINT_METADATA` first, without commit time, and
+    `commit_success.txt` last.
     """
     if COMMITTED in names or LAST not in names or checkpoint.parts[0] != "gs:":
         return COMMITTED in names or LAST in names
@@ -172,39 +173,39 @@ class Mirror:
         self._thread.start()
 
     def _fetch(self, remote: Mapping[str, BucketPath], local: Mapping[str, _Signature]) -> None:
-        """Download complete checkpoints that are missing locally, and other changed files."""
+        """Download the complete checkpoints that `local` lacks, and changed files of `remote`."""
         complete = (f"{of}/{name}" for of in _CHECKPOINTS for name in complete_in(self.remote / of))
         # Skip a checkpoint that the killed run had removed locally: its name is not in `_hashes`.
-        missing = {
+        missing_folders = {
             folder
             for folder in complete
             if f"{folder}/{LAST}" not in local and (not local or f"{folder}/{LAST}" in self._hashes)
         }
-        queue = {
+        downloads = {
             name: path
             for name, path in remote.items()
-            if not _in_checkpoint(name) or _folder(name) in missing
+            if not _in_checkpoint(name) or _folder(name) in missing_folders
         }
         staging = self.local / _FETCHED
         shutil.rmtree(staging, ignore_errors=True)
-        fetch_files({staging / name: path for name, path in queue.items()}, self._end_at_signal)
+        fetch_files({staging / name: path for name, path in downloads.items()}, self._end_at_signal)
         self._sent = dict.fromkeys(remote)
-        for name in sorted(queue, key=_is_last):
+        for name in sorted(downloads, key=_is_last):
             path, is_large = self.local / name, _in_checkpoint(name) and not _is_last(name)
             digest = "" if is_large else _digest((staging / name).read_bytes())
-            if _folder(name) in missing or digest not in self._hashes.get(name, ()):
+            if _folder(name) in missing_folders or digest not in self._hashes.get(name, ()):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 os.replace(staging / name, path)
                 self._hashes |= {} if is_large else {name: [digest]}
             elif _digest(content_of(path)) != digest:
                 continue  # the local file is newer, or was removed
             self._sent[name] = _signature(path)
-        identical = {
+        unchanged = {
             _folder(name)
             for name in filter(_is_last, local.keys() & remote.keys())
             if remote[name].read_bytes() == (self.local / name).read_bytes()
         }
-        self._sent.update((name, local.get(name)) for name in remote if _folder(name) in identical)
+        self._sent.update((name, local.get(name)) for name in remote if _folder(name) in unchanged)
 
     def _end_at_signal(self) -> None:
         """Exit after a signal, because training has not started."""
@@ -220,12 +221,12 @@ class Mirror:
         shutil.rmtree(self.local, ignore_errors=True)
 
     def _files(self) -> dict[str, _Signature]:
-        """Return the signatures of the local files to upload, except the log."""
+        """Map the local files to upload, except the log, to their time, size and inode."""
         signatures: dict[str, _Signature] = {}
-        for folder, names, files in os.walk(self.local, onerror=_raise_unless_gone):
-            names[:] = [name for name in names if name[0] != "." and UNFINISHED not in name]
-            for file in files:
-                path = os.path.join(folder, file)
+        for folder, folders, file_names in os.walk(self.local, onerror=_raise_unless_gone):
+            folders[:] = [name for name in folders if name[0] != "." and UNFINISHED not in name]
+            for file_name in file_names:
+                path = os.path.join(folder, file_name)
                 name = os.path.relpath(path, self.local)
                 if not _is_hidden(name) and name != _LOG:
                     with suppress(FileNotFoundError):
@@ -234,7 +235,7 @@ class Mirror:
 
     def _work(self) -> None:
         while not self._gives_up.is_set():
-            is_last, began = self._ending.is_set(), time.monotonic()
+            is_last, start_time = self._ending.is_set(), time.monotonic()
             try:
                 self._round()
             except UnsentError as error:  # permanent
@@ -244,7 +245,7 @@ class Mirror:
                 return
             except Exception as error:  # each store library raises its own classes
                 if self._failure is None:
-                    self._failing_since = began
+                    self._failing_since = start_time
                     warn(
                         f"cannot write to {self.remote} ({error}); training continues, and files "
                         f"stay in {self.local} until the store is reachable"
@@ -257,11 +258,11 @@ class Mirror:
                 warn(f"{self.remote} is reachable again; all pending files were uploaded")
             if is_last:
                 return
-            took = time.monotonic() - began
-            self._ending.wait(max(_ROUND_SECONDS, _SHARE * took))
+            seconds = time.monotonic() - start_time
+            self._ending.wait(max(_ROUND_SECONDS, _SHARE * seconds))
 
     def _round(self) -> None:
-        """Upload the changes since the last round."""
+        """Upload all local changes since the last round to the bucket."""
         local = self._files()
         # Earlier records are uploaded before a checkpoint, and its own record after it.
         log = content_of(self.local / _LOG)
@@ -277,7 +278,7 @@ class Mirror:
         self._forget(removed)
         self._check_owner()
         files = [name for name in changed if _in_checkpoint(name)]
-        small: dict[str, bytes] = {}
+        contents: dict[str, bytes] = {}
         # Hard links keep the files until the end of the round, as training may remove them.
         shutil.rmtree(self.local / _SENDING, ignore_errors=True)
         try:
@@ -286,15 +287,16 @@ class Mirror:
                 os.link(self.local / name, self.local / _SENDING / name)
             for name in changed:
                 if not _in_checkpoint(name):
-                    small[name] = (self.local / name).read_bytes()  # event files may grow meanwhile
+                    # Read the content now, as event files may grow meanwhile.
+                    contents[name] = (self.local / name).read_bytes()
         except FileNotFoundError:  # of a checkpoint that is being removed
             return self._round()
-        self._note(small, logs, [name for name in files if _is_last(name)])
+        self._note(contents, logs, [name for name in files if _is_last(name)])
         rewritten = {_folder(name) for name in files if _is_last(name) and name in self._sent}
         self._remove([f"{folder}/{LAST}" for folder in rewritten])
         self._remove([n for n in self._sent if n not in local and _folder(n) in rewritten])
         self._remove([n for n in removed if not _in_checkpoint(n)])
-        for name, content in small.items():
+        for name, content in contents.items():
             self._check_owner()
             self._sent[name] = None
             (self.remote / name).write_bytes(content)
@@ -310,7 +312,7 @@ class Mirror:
         self._remove([name for name in removed if name in self._sent])
 
     def _forget(self, names: Sequence[str]) -> None:
-        """Forget removed checkpoints at once; otherwise, `start` would download them again."""
+        """Forget the hashes of deleted checkpoints, or else `start` would download these again."""
         if markers := self._hashes.keys() & filter(_is_last, names):
             for name in markers:
                 del self._hashes[name]
@@ -325,11 +327,11 @@ class Mirror:
             self._write_record()
 
     def _note(
-        self, small: Mapping[str, bytes], logs: Sequence[bytes | None], markers: list[str]
+        self, small_contents: Mapping[str, bytes], logs: Sequence[bytes | None], markers: list[str]
     ) -> None:
-        """Record the hashes of the files that a round uploads."""
+        """Save the hashes of the small files, logs and checkpoint markers that a round uploads."""
         contents = [(name, (self.local / _SENDING / name).read_bytes()) for name in markers]
-        contents += [*small.items(), *((_LOG, log) for log in logs if log is not None)]
+        contents += [*small_contents.items(), *((_LOG, log) for log in logs if log is not None)]
         for name, content in contents:
             hashes = self._hashes.get(name, [""])
             self._hashes[name] = [*hashes, *{_digest(content)}.difference(hashes)]
@@ -397,18 +399,18 @@ def _signature(path: str | Path) -> _Signature:
 
 
 def _digest(content: bytes | None) -> str:
-    """Hash the content of a file; return "" for None."""
+    """Return the SHA-256 of the content of a file; "" for None."""
     return "" if content is None else hashlib.sha256(content).hexdigest()
 
 
 def _raise_unless_gone(error: OSError) -> None:
-    """Raise the error of an unreadable directory, whose files are not removed."""
+    """Raise an error of `os.walk`, except about a directory that is gone."""
     if not isinstance(error, FileNotFoundError):
         raise error
 
 
 def _newest(names: Iterable[str]) -> int:
-    """Return the step of the newest checkpoint to resume from; -1 if there is none."""
+    """Return the step of the newest complete checkpoint among file names; -1 if there is none."""
     steps = (name.split("/")[1] for name in names if _is_newest(name))
     return max((int(step) for step in steps if step.isdecimal()), default=-1)
 
@@ -418,12 +420,12 @@ def _cut_log(log: bytes | None, step: int) -> bytes | None:
     if log is None:
         return None
     lines = log[: log.rfind(b"\n") + 1].splitlines(keepends=True)
-    for number, line in enumerate(lines):
+    for index, line in enumerate(lines):
         if b'"checkpoint"' in line:
             with suppress(ValueError, KeyError, TypeError):
                 record = json.loads(line)
                 if record["of"] == "checkpoint" and record["step"] > step:
-                    return b"".join(lines[:number])
+                    return b"".join(lines[:index])
     return b"".join(lines)
 
 

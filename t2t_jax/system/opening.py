@@ -116,8 +116,8 @@ def _unpack(archive: Path) -> Path:
             return FetchedPath(copy)
         raise UserError(f"{archive} cannot be unpacked: {error}") from error
     except _DAMAGE as error:
-        why = in_one_line(error)
-        raise UserError(f"{archive} cannot be unpacked ({why:.200}); get a new copy") from error
+        cause = in_one_line(error)
+        raise UserError(f"{archive} cannot be unpacked ({cause:.200}); get a new copy") from error
     return FetchedPath(copy)
 
 
@@ -148,11 +148,11 @@ def _members(file: IO[bytes]) -> Iterator[_Member]:
     """Yield the members of an archive; raise a `UserError` if it is larger than any run."""
     file.seek(0)
     is_zip = file.read(2) == b"PK"  # a tar file may end with a zip member, so check the start
-    total = names = 0
-    for number, member in enumerate((_zip_members if is_zip else _tar_members)(file)):
-        total += max(0, member.size)
-        names += len(member.name)
-        if number >= _MOST_MEMBERS or total > _MOST_BYTES or names > _MOST_NAMES:
+    num_bytes = name_length = 0
+    for index, member in enumerate((_zip_members if is_zip else _tar_members)(file)):
+        num_bytes += max(0, member.size)
+        name_length += len(member.name)
+        if index >= _MOST_MEMBERS or num_bytes > _MOST_BYTES or name_length > _MOST_NAMES:
             raise UserError("it is larger than any run; name an archive of one run")
         yield member
 
@@ -163,8 +163,8 @@ def _zip_members(file: IO[bytes]) -> Iterator[_Member]:
             # zipfile does not limit the memory of bzip2 and LZMA.
             if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
                 raise UserError(f"{info.filename!r:.80} is not compressed by deflate; use zip -r")
-            mode = info.external_attr >> 28  # the kind of a Unix file, or 0
-            kind = "directory" if info.is_dir() else "file" if mode in (0, 0o10) else "other"
+            unix_type = info.external_attr >> 28  # the kind of a Unix file, or 0
+            kind = "directory" if info.is_dir() else "file" if unix_type in (0, 0o10) else "other"
             yield _Member(info.filename, info.file_size, kind, partial(archive.open, info))
 
 

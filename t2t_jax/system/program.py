@@ -93,9 +93,9 @@ def prepare_process() -> None:
 
     # Without a writable cache directory, JAX compiles every program again.
     with contextlib.suppress(OSError):
-        cache = user_folder("cache") / "compiled"
-        cache.mkdir(parents=True, exist_ok=True)
-        os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache))
+        cache_directory = user_folder("cache") / "compiled"
+        cache_directory.mkdir(parents=True, exist_ok=True)
+        os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache_directory))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
     absl.logging.set_verbosity(absl.logging.ERROR)
     keep_orbax_quiet()
@@ -115,8 +115,8 @@ def _run_main(main: Callable[[Sequence[str]], int]) -> int | str | None:
     try:
         try:
             code: int | str | None = main(sys.argv[1:])
-        except SystemExit as end:  # --help
-            code = end.code
+        except SystemExit as system_exit:  # --help
+            code = system_exit.code
         sys.stdout.flush()
         return code
     except UserError as error:

@@ -45,8 +45,8 @@ def schema(required: Mapping[str, object], optional: Mapping[str, object] | None
 def as_line(record: Record) -> str:
     """Serialize a record as one line of JSON, with null for NaN and infinity."""
     # JSON has no NaN or Infinity, which Python writes and parses as constants.
-    finite = json.loads(json.dumps(record), parse_constant=lambda _: None)
-    return json.dumps(finite)
+    finite_record = json.loads(json.dumps(record), parse_constant=lambda _: None)
+    return json.dumps(finite_record)
 
 
 def digest(value: object) -> str:
@@ -69,7 +69,7 @@ def parse_object(text: str | bytes, schema: Schema) -> Record:
 
 
 def check(record: object, schema: Schema) -> None:
-    """Raise a `ValueError` with the field that does not match the schema. True is not a number."""
+    """Raise a `ValueError` that names a field outside the schema. True is not a number."""
     msgspec.convert(record, schema)
 
 
@@ -96,7 +96,7 @@ def read_record_lines(path: Path, schema: Schema) -> list[tuple[str, Record]]:
     """Read the complete records of a log, each with its line of text.
 
     Skip a last line without a line feed, which is incomplete. Skip a line that does not match the
-    schema, with a warning.
+    schema, with a warning. Return [] if there is no file.
     """
     try:
         lines = regular(path).read_bytes().split(b"\n")[:-1]
@@ -105,13 +105,13 @@ def read_record_lines(path: Path, schema: Schema) -> list[tuple[str, Record]]:
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from error
     records = []
-    for number, line in enumerate(lines, 1):
+    for line_number, line in enumerate(lines, 1):
         try:
             record = parse_object(line, schema)
             records.append((f"{line.decode()}\n", record))
         except ValueError as error:
             if line.strip():
-                warn(f"{path} line {number} is left out: {error}")
+                warn(f"{path} line {line_number} is left out: {error}")
     return records
 
 

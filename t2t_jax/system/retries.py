@@ -15,13 +15,13 @@ _MOST_SECONDS = 200.0  # because an attempt may be slow if the store is unreacha
 
 def with_retries(write: Callable[[], _T]) -> _T:
     """Call `write`, and retry for three minutes after temporary storage faults."""
-    pauses, latest = iter(PAUSES), time.monotonic() + _MOST_SECONDS
+    pauses, deadline = iter(PAUSES), time.monotonic() + _MOST_SECONDS
     while True:
         try:
             return write()
         except UserError as error:
-            seconds = next(pauses, None)
-            if seconds is None or time.monotonic() > latest or not may_pass(error):
+            pause = next(pauses, None)
+            if pause is None or time.monotonic() > deadline or not may_pass(error):
                 raise
-            warn(f"{error}; the run tries again in {seconds:.3g} s")
-            time.sleep(seconds)
+            warn(f"{error}; the run tries again in {pause:.3g} s")
+            time.sleep(pause)

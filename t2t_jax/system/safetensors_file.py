@@ -44,5 +44,5 @@ def _reading(file: Path) -> Iterator[safe_open]:
     except OSError as error:
         raise UserError(f"{file} cannot be read: {error.strerror or error}") from error
     except Exception as error:  # the library raises its own class and errors of NumPy
-        why = in_one_line(error)
-        raise UserError(f"{file} is damaged, or no safetensors file: {why:.200}") from error
+        cause_text = in_one_line(error)
+        raise UserError(f"{file} is damaged, or no safetensors file: {cause_text:.200}") from error

@@ -201,10 +201,10 @@ def _leave_to_thread(number: int, frame: FrameType | None) -> None:
     """Ignore a signal on the main thread, because the listening thread receives it."""
 
 
-def _listen(wakeups: int) -> None:
+def _listen(descriptor: int) -> None:
     """Read signal numbers from a pipe, one per byte, until the pipe is closed."""
     global _is_stopping
-    with open(wakeups, "rb", buffering=0) as numbers:
+    with open(descriptor, "rb", buffering=0) as numbers:
         while number := numbers.read(1):
             if number == _SETTLE:
                 _settled.set()
@@ -260,9 +260,9 @@ class ProcessState:
         # Remove new filters that turn warnings into errors; keep other new filters.
         filters = warnings.filters
         assert isinstance(filters, list)
-        harmless = [row for row in filters if row[0] != "error" or row in self._filters]
+        kept_filters = [entry for entry in filters if entry[0] != "error" or entry in self._filters]
         warnings.resetwarnings()  # invalidates the cache of filters
-        filters[:] = harmless
+        filters[:] = kept_filters
         with suppress(OSError):
             os.chdir(self._directory)
         for name, stream in self._streams.items():
