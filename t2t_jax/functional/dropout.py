@@ -47,7 +47,7 @@ def random_words(shape: tuple[int, ...], key: DropoutKey) -> UInt32[Array, "..."
 def hashes(
     shape: tuple[int, ...], key: DropoutKey
 ) -> tuple[UInt32[Array, "1 *inner"], UInt32[Array, "rows *ones"]]:
-    """Hash the indices within a row and the row indices, for `combine_hashes`.
+    """Hash the index of each element in its row, and of each row, for `combine_hashes`.
 
     Args:
       shape: `[rows, *inner]`.
@@ -73,10 +73,10 @@ def hashes_at(
       bits: 64 random bits from the PRNG key.
       first_row: global index of the first row.
     """
-    low, high = bits
+    low_bits, high_bits = bits
     row_indices = jax.lax.iota(jnp.uint32, rows) + first_row
-    row_hashes = _mix(row_indices ^ high).reshape(rows, *[1] * (indices.ndim - 1))
-    return _mix(indices ^ low), row_hashes
+    row_hashes = _mix(row_indices ^ high_bits).reshape(rows, *[1] * (indices.ndim - 1))
+    return _mix(indices ^ low_bits), row_hashes
 
 
 def combine_hashes(

@@ -136,6 +136,6 @@ def attention_mask(
       A bool array for short rows, or a `SegmentMask` for long rows and narrow windows.
     """
     mask = SegmentMask(query_segments, key_segments, causal, window)
-    pairs = query_segments.shape[1] * key_segments.shape[1]
-    is_sparse = pairs > MAX_DENSE_PAIRS or (window is not None and mask.is_narrow)
+    num_pairs = query_segments.shape[1] * key_segments.shape[1]
+    is_sparse = num_pairs > MAX_DENSE_PAIRS or (window is not None and mask.is_narrow)
     return mask if is_sparse else mask.dense()

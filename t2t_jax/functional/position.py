@@ -232,15 +232,16 @@ def relative_position_buckets(
 def _bucket_starts(num_buckets: int, max_distance: int) -> list[int]:
     """Return the smallest distance of each bucket after bucket 0, which starts at 0.
 
-    The bucket of a large distance n is `exact` plus the integer part of
+    Bucket n holds only distance n, for n < exact = num_buckets // 2. A larger distance n is in
+    bucket `exact` plus the integer part of
 
         log(n / exact) / log(max_distance / exact) * (num_buckets - exact)
     """
-    exact = num_buckets // 2
-    num_wide = num_buckets - exact
-    starts = list(range(1, exact + 1))
+    num_exact = num_buckets // 2
+    num_wide = num_buckets - num_exact
+    starts = list(range(1, num_exact + 1))
     for j in range(1, num_wide):
         # Integer powers compare exactly; floating-point logarithms may fall just below j.
-        power = exact ** (num_wide - j) * max_distance**j
-        starts.append(next(n for n in count(exact) if n**num_wide >= power))
+        power = num_exact ** (num_wide - j) * max_distance**j
+        starts.append(next(n for n in count(num_exact) if n**num_wide >= power))
     return starts

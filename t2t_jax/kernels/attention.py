@@ -43,8 +43,8 @@ class Inputs(NamedTuple):
     @property
     def per_head(self) -> tuple[Array, Array, Array]:
         """Return scaled queries, and keys and values that are repeated for each head."""
-        heads = self.query.shape[2]
-        key, value = (repeat_heads(x, heads) for x in (self.key, self.value))
+        num_heads = self.query.shape[2]
+        key, value = (repeat_heads(x, num_heads) for x in (self.key, self.value))
         return scaled(self.query, self.scale), key, value
 
 

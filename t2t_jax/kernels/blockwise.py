@@ -94,7 +94,7 @@ def blockwise_attention(
 
 
 def _blocks(x: Shaped[Array, "b t *inner"]) -> Shaped[Array, "n b ..."]:
-    """Cut vectors or segment ids into blocks, padded with zeros."""
+    """Cut the rows of vectors or segment ids into blocks along t; pad the last with zeros."""
     x = jnp.pad(x, ((0, 0), (0, -x.shape[1] % _BLOCK), *[(0, 0)] * (x.ndim - 2)))
     blocks = x.reshape(len(x), x.shape[1] // _BLOCK, _BLOCK, *x.shape[2:]).swapaxes(0, 1)
     return blocks if x.ndim == 2 else blocks.swapaxes(2, 3)  # [n, b, h, block, d]
@@ -106,7 +106,7 @@ def _attend(options: _Options, arrays: _Arrays) -> _Vectors:
 
 
 def _tied(arrays: _Arrays) -> _Arrays:
-    """Return the same arrays, each of which depends on all inputs."""
+    """Return the same arrays behind a barrier, so that each depends on all of them."""
     # If JAX differentiates layers in a loop, it moves values that all layers share out of the loop.
     # Here these are the masks and dropout indices of all blocks, a quadratic array. The barrier
     # makes them depend on the queries, so the loop computes them block by block.
@@ -125,15 +125,15 @@ def _weighted_values(options: _Options, arrays: _Arrays) -> tuple[_Vectors, tupl
             factor = jnp.exp(maximum - new_maximum)
             total = total * factor + weights.sum(-1, keepdims=True)
             weights = _dropout_of(options, arrays, i, j)(weights).astype(arrays.value.dtype)
-            values = _einsum("bhqk,bhkd->bhqd", weights, arrays.value[j])
-            return new_maximum, total, heads * factor + values
+            block_heads = _einsum("bhqk,bhkd->bhqd", weights, arrays.value[j])
+            return new_maximum, total, heads * factor + block_heads
 
         shape = arrays.query.shape[1:-1]
         zeros = jnp.zeros((*shape, 1), jnp.float32)
         heads = jnp.zeros((*shape, arrays.value.shape[-1]), jnp.float32)
-        start = jnp.full_like(zeros, _FLOOR), zeros, heads
+        initial = jnp.full_like(zeros, _FLOOR), zeros, heads
         maximum, total, heads = jax.lax.fori_loop(
-            arrays.zero, _num_key_blocks(options, arrays, i), add_keys, start
+            arrays.zero, _num_key_blocks(options, arrays, i), add_keys, initial
         )
         total = jnp.where(total == 0, 1, total)  # for a query that may attend to no key
         return (heads / total).astype(arrays.value.dtype), (maximum, total)
@@ -201,7 +201,7 @@ def _scores(
 
 
 def _positions(index: Int[Array, ""]) -> Int[Array, " block"]:
-    """Return the positions in their row of a block's elements."""
+    """Return the positions in the row that block `index` covers."""
     return index * _BLOCK + jnp.arange(_BLOCK)
 
 
@@ -213,7 +213,7 @@ def _num_key_blocks(options: _Options, arrays: _Arrays, i: Int[Array, ""]) -> In
 def _dropout_of(
     options: _Options, arrays: _Arrays, i: Int[Array, ""], j: Int[Array, ""]
 ) -> Callable[[Array], Array]:
-    """Return a function that applies dropout to a block, as `dropout` does to all weights."""
+    """Return a function that drops weights of query block i and key block j as `dropout` does."""
     if options.dropout_rate == 0:
         return lambda weights: weights
     rows, num_heads = arrays.query.shape[1:3]
@@ -221,6 +221,6 @@ def _dropout_of(
     query, key = (_positions(block).astype(jnp.uint32) for block in (i, j))
     # Indices of the weights [h, q, k] of a row without padding, as `dropout` counts them.
     indices = (head * options.num_queries + query[:, None]) * options.num_keys + key
-    words = combine_hashes(*hashes_at(indices[None], rows, arrays.bits, arrays.first_row))
-    is_kept = words >= threshold(options.dropout_rate)
+    random_words = combine_hashes(*hashes_at(indices[None], rows, arrays.bits, arrays.first_row))
+    is_kept = random_words >= threshold(options.dropout_rate)
     return lambda weights: jnp.where(is_kept, weights / (1 - options.dropout_rate), 0)

@@ -46,8 +46,8 @@ def cached_attention(
     masks = [jnp.broadcast_to(part.mask, x.shape) for part, x in zip(parts, scores, strict=True)]
     weights = masked_softmax(jnp.concatenate(scores, -1), jnp.concatenate(masks, -1))
     # Split the weights by part, because joining the values would copy the cache.
-    ends = [*accumulate(x.shape[-1] for x in scores)][:-1]
-    chunks = jnp.split(weights, ends, axis=-1)
+    boundaries = [*accumulate(x.shape[-1] for x in scores)][:-1]
+    chunks = jnp.split(weights, boundaries, axis=-1)
     heads = sum(_weighted_values(x, part.value) for x, part in zip(chunks, parts, strict=True))
     return jnp.asarray(heads).astype(query.dtype)
 

@@ -30,7 +30,7 @@ def cross_entropy(
     Args:
       logits: scores of the vocabulary's tokens.
       targets: ids of the correct tokens.
-      epsilon: eps_ls.
+      epsilon: the label smoothing eps_ls.
       normalizer: computes the log of the sum of exponentials, and the mean, of the logits.
       guess: estimate of the maximum logit, for a normalizer that uses one.
     """
@@ -48,9 +48,9 @@ def _losses(
     log_sum, mean = normalizer(logits32) if guess is None else normalizer(logits32, guess)
     target_logit = jnp.take_along_axis(logits32, targets[..., None], axis=-1)[..., 0]
     nll = log_sum - target_logit
-    uniform = log_sum - mean
-    smoothed = (1 - epsilon) * nll + epsilon * uniform
-    return (smoothed, nll), (logits, log_sum, targets)
+    uniform_loss = log_sum - mean
+    smoothed_loss = (1 - epsilon) * nll + epsilon * uniform_loss
+    return (smoothed_loss, nll), (logits, log_sum, targets)
 
 
 def _gradient(
@@ -59,11 +59,11 @@ def _gradient(
     logits, log_sum, targets = residuals
     smoothed_bar, nll_bar = (cotangent[..., None] for cotangent in cotangents)
     probabilities = jnp.exp(logits.astype(jnp.float32) - log_sum[..., None])
-    token = jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1)
+    token_ids = jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1)
     gradient = (
         (smoothed_bar + nll_bar) * probabilities
         - smoothed_bar * (epsilon / logits.shape[-1])
-        - jnp.where(token == targets[..., None], (1 - epsilon) * smoothed_bar + nll_bar, 0)
+        - jnp.where(token_ids == targets[..., None], (1 - epsilon) * smoothed_bar + nll_bar, 0)
     )
     return gradient.astype(logits.dtype), None, None
 

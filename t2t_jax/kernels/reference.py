@@ -174,7 +174,7 @@ def losses(
       embedding: matrix of the output projection.
       bias: bias of the logits; None means no bias.
       targets: ids of the correct tokens.
-      epsilon: eps_ls.
+      epsilon: the label smoothing eps_ls.
       is_training: whether to use `project_in_training`.
       project: the output projection.
       project_in_training: the output projection in training; None means `project`.

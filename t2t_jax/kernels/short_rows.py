@@ -38,7 +38,7 @@ def fits(
 ) -> bool:
     """Return whether the kernels for short rows support these arrays and this mask.
 
-    cuDNN must support the arrays too. The mesh must be known, as in `splash.takes`.
+    cuDNN must support the arrays too. The mesh must be known (`parallel.axes.on_mesh`).
     """
     has_key_per_head = query.shape[2] == key.shape[2]
     is_short = max(query.shape[1], key.shape[1]) <= _MAX_LENGTH

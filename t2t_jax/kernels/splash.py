@@ -85,7 +85,7 @@ def _attention(
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernels
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 
-    heads, shape = query.shape[1], (query.shape[2], key.shape[2])
+    num_heads, shape = query.shape[1], (query.shape[2], key.shape[2])
     row_mask = masks.CausalMask(shape) if causal else masks.FullMask(shape)
     query_block, key_block = (math.gcd(length, _MAX_BLOCK) for length in shape)
     sizes = kernels.BlockSizes(
@@ -96,11 +96,11 @@ def _attention(
         block_q_dq=query_block,
         block_kv_dq=key_block,
     )
-    mask = masks.MultiHeadMask([row_mask] * heads)
+    mask = masks.MultiHeadMask([row_mask] * num_heads)
     attend: Any = kernels.make_splash_mha(mask, block_sizes=sizes, head_shards=1, q_seq_shards=1)
     # A sink is an additional score in the softmax, without a value. Its weight is 0 next to any
     # real score, and 1 if all scores are masked: a query that may attend to no key gets zeros.
-    sinks = jnp.full(heads, kernels.DEFAULT_MASK_VALUE / 2, jnp.float32)
+    sinks = jnp.full(num_heads, kernels.DEFAULT_MASK_VALUE / 2, jnp.float32)
 
     def in_row(query: Array, key: Array, value: Array, query_ids: Array, key_ids: Array) -> Array:
         return attend(query, key, value, kernels.SegmentIds(query_ids, key_ids), sinks)

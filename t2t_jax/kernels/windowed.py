@@ -80,9 +80,9 @@ def _key_blocks(
     num_after = num_keys + (num_blocks - 2) * window - length
     x = jnp.pad(x, ((0, 0), (window, num_after), *[(0, 0)] * (x.ndim - 2)))
     # Previous, current and next block of every block, each [batch, blocks, window, ...].
-    parts = [
-        x[:, first : first + num_blocks * window].reshape(batch, num_blocks, window, *x.shape[2:])
-        for first in range(0, num_keys, window)
+    neighbor_blocks = [
+        x[:, start : start + num_blocks * window].reshape(batch, num_blocks, window, *x.shape[2:])
+        for start in range(0, num_keys, window)
     ]
-    blocks = jnp.concatenate(parts, axis=2)
+    blocks = jnp.concatenate(neighbor_blocks, axis=2)
     return blocks.reshape(batch * num_blocks, num_keys, *x.shape[2:])

@@ -175,8 +175,8 @@ class Norm(nn.Module):
         params = parameters.function_parameters(self, entry, x.shape[-1])
         if self.config.kind == "layer":
             # The kernel has a custom derivative, which helps only if there is a backward pass.
-            fast = context.kernels.layer_norm
-            normalize = normalization.layer_norm if context.deterministic else fast
+            norm_kernel = context.kernels.layer_norm
+            normalize = normalization.layer_norm if context.deterministic else norm_kernel
             return normalize(x, params["scale"], params["bias"], epsilon)
         return call(entry, x.shape, x.dtype, x, epsilon=epsilon, **params)
 
@@ -219,15 +219,15 @@ class MultiHeadAttention(nn.Module):
     def setup(self) -> None:
         """Create the projections and the score function."""
         config = self.config
-        inward = partial(Projection, axes=("embed", "heads"), has_bias=config.has_bias)
-        widths, groups = config.projections, config.groups
-        self.query = inward(widths["query"], num_heads=config.num_heads)
-        self.key = inward(widths["key"], num_heads=groups)
-        self.value = inward(widths["value"], num_heads=groups, gain=self.gain)
+        projection = partial(Projection, axes=("embed", "heads"), has_bias=config.has_bias)
+        widths, num_groups = config.projections, config.groups
+        self.query = projection(widths["query"], num_heads=config.num_heads)
+        self.key = projection(widths["key"], num_heads=num_groups)
+        self.value = projection(widths["value"], num_heads=num_groups, gain=self.gain)
         self.output = Projection(config.d_model, ("heads", "embed"), config.has_bias, self.gain)
         # Decoding joins the three matrices above into one; see `join_projections`. Flax creates
         # parameters on the first call, so a training run never has this matrix.
-        self.query_key_value = inward(sum(widths.values()), num_heads=groups)
+        self.query_key_value = projection(sum(widths.values()), num_heads=num_groups)
         entry = tables.SCORE_FUNCTIONS[config.score_function]
         self.score: Score = ScaledProducts(config.scale)
         if entry.function is not None or config.query_key_norm:
@@ -360,9 +360,9 @@ class MultiHeadAttention(nn.Module):
     ) -> tuple[Array, Array, Array]:
         """Compute queries, keys and values of self-attention for decoding, with one matmul."""
         config = self.config
-        heads = self.query_key_value(x, context)  # [b, t, groups, width]
-        width = config.projections["query"] // config.groups
-        query, key, value = jnp.split(heads, [width, width + config.d_k], axis=-1)
+        joined = self.query_key_value(x, context)  # [b, t, groups, width]
+        query_width = config.projections["query"] // config.groups
+        query, key, value = jnp.split(joined, [query_width, query_width + config.d_k], axis=-1)
         # A group holds num_heads / groups queries side by side: back to [b, t, heads, d_k].
         query = query.reshape(*query.shape[:2], config.num_heads, config.d_k)
         if config.query_key_norm:
@@ -408,9 +408,9 @@ def join_projections(
         heads = [attention.split_heads(kernel, config.groups) for kernel in kernels]
         return attention.merge_heads(jnp.concatenate(heads, axis=-1))
 
-    separate = {name: value for name, value in params.items() if name not in config.projections}
-    joined = [params[name] for name in config.projections]
-    return separate | {"query_key_value": jax.tree.map(join, *joined)}
+    other_params = {name: value for name, value in params.items() if name not in config.projections}
+    matrices = [params[name] for name in config.projections]
+    return other_params | {"query_key_value": jax.tree.map(join, *matrices)}
 
 
 def source_layout(config: AttentionConfig, dtype: DTypeLike, kernels: Kernels) -> CacheLayout:

@@ -161,8 +161,8 @@ def update_cache_and_attend(
         new_cache = InOrder(*(_write(write_at, *x, axis=1) for x in zip(cache, new, strict=True)))
         heads = cached_attention.fused_cached_attention(query, *new_cache, mask, score.scale)
         return heads, new_cache
-    sides = zip(cache, transpose_heads(*new), CACHED_AXES, strict=True)
-    key, value = (_write(write_at, *side) for side in sides)
+    writes = zip(cache, transpose_heads(*new), CACHED_AXES, strict=True)
+    key, value = (_write(write_at, *write) for write in writes)
     outputs = cached_attention.CachedEntries(key, value, mask, bias)
     # One softmax over the source and the outputs, without a copy that concatenates the two.
     parts = [outputs] if prefix is None else [prefix, outputs]

@@ -50,8 +50,8 @@ class NetworkScoring:
         _, variables = self.network.apply({"params": params}, batch, mutable=[WEIGHTS])
         return {
             stack if name == "self_attention" else "cross": attention["weights"][0]
-            for stack, parts in variables[WEIGHTS].items()
-            for name, attention in parts["layers"].items()
+            for stack, modules in variables[WEIGHTS].items()
+            for name, attention in modules["layers"].items()
         }
 
 
@@ -74,25 +74,25 @@ class CachedDecoding(NetworkScoring):
         else:
             # Convert the embeddings too, which may be the output projection: XLA for GPUs and TPUs
             # would convert a float32 matrix again for every token.
-            summands = self.network.kernels.rounds_biases
+            with_biases = self.network.kernels.rounds_biases
             dtype = config.dtype
-            params = parameters.convert_matrices(params, declared, dtype, summands=summands)
+            params = parameters.convert_matrices(params, declared, dtype, with_biases=with_biases)
         decoder: Parameters = params["decoder"]
         layers = stack.unstack(decoder["layers"], config.stacks[-1])
         if quantize == "none":
             boxes = declared["decoder"]["layers"]["feed_forward"]
             for layer in layers.values():
                 layer["feed_forward"] = parameters.transpose_matrices(layer["feed_forward"], boxes)
-        unstacked = {name: value for name, value in decoder.items() if name != "layers"}
-        return params | {"decoder": unstacked | layers}
+        other_params = {name: value for name, value in decoder.items() if name != "layers"}
+        return params | {"decoder": other_params | layers}
 
     def empty_cache(self, rows: int, beam_size: int, capacity: int) -> cache.TransformerCache:
         """Make the cache for the first decoding step; see `DecodingModel.empty_cache`."""
         config, layout = self.network.config, self.cache_layout(beam_size)
-        decoder, slots = config.stacks[-1], cache_length(config, capacity) * beam_size
+        decoder, num_slots = config.stacks[-1], cache_length(config, capacity) * beam_size
         dtype = self.network.kernels.cache_dtype(config.dtype)
-        sizes = decoder.self_attention, decoder.num_layers, rows, slots
-        return cache.empty_cache(layout, *sizes, dtype)
+        attention, num_layers = decoder.self_attention, decoder.num_layers
+        return cache.empty_cache(layout, attention, num_layers, rows, num_slots, dtype)
 
     def cache_layout(self, beam_size: int) -> CacheLayout:
         """Return the layout of keys and values in the cache."""
@@ -119,8 +119,8 @@ class TransformerDecoding(CachedDecoding):
         config = self.network.config
         depth = config.stacks[-1].num_layers
         layout = source_layout(config.attention_of("cross"), config.dtype, self.network.kernels)
-        slots = cache.cache_axes(self.cache_layout(beam_size), depth)
-        return Axes(slots, cast(Any, TransformerMemory)(cache.cache_axes(layout, depth), 3))
+        slot_axes = cache.cache_axes(self.cache_layout(beam_size), depth)
+        return Axes(slot_axes, cast(Any, TransformerMemory)(cache.cache_axes(layout, depth), 3))
 
     def cache_layout(self, beam_size: int) -> CacheLayout:
         """Return the layout of keys and values in the cache; see `CachedDecoding.cache_layout`."""

@@ -86,10 +86,10 @@ class PositionEncoding(nn.Module):
         """Create the learned parameters, rotary frequencies and bias, as configured."""
         config, facts = self.config, self.config.positions
         # A table is [positions, d_model]; the parameters of a bias end in heads.
-        last = "embed" if facts.bias is None else "heads"
+        last_axis = "embed" if facts.bias is None else "heads"
         params = {}
         for name, declared in facts.parameters(config).items():
-            axes = *("positions" for _ in declared.shape[1:]), last
+            axes = *("positions" for _ in declared.shape[1:]), last_axis
             params[name] = parameter(self, name, initializer(declared), declared.shape, axes)
         self.table = params["embedding"] if facts.has_table else None
         self.rotary = self.bias = None
@@ -100,8 +100,8 @@ class PositionEncoding(nn.Module):
             self.rotary = rotary_frequencies(config.key_size, base, divisors=divisors)
         if facts.bias is not None:
             bias = load_named(facts.bias)
-            heads, causal = config.num_heads, self.causal
-            self.bias = partial(bias, num_heads=heads, causal=causal, **params)
+            num_heads, causal = config.num_heads, self.causal
+            self.bias = partial(bias, num_heads=num_heads, causal=causal, **params)
 
     def __call__(
         self, x: Float[Array, "b t d_model"], positions: Int[Array, "b t"], length: int
@@ -116,9 +116,9 @@ class PositionEncoding(nn.Module):
         """
         config, table = self.config, self.table
         if config.positions.sinusoids is not None:
-            sinusoids, first = _loaded(config.positions.sinusoids), config.first_position
+            sinusoids, first_position = _loaded(config.positions.sinusoids), config.first_position
             # [length, d_model]. The first position is not 0 in M2M100, for example.
-            table = sinusoids(first + length, config.d_model)[first:]
+            table = sinusoids(first_position + length, config.d_model)[first_position:]
         if table is None:
             return x
         return x + jnp.take(table, positions, axis=0, mode="clip").astype(x.dtype)

@@ -52,8 +52,8 @@ class Ensemble:
 
     def axes(self, beam_size: int = 1) -> Axes:
         """Return the axes of slots and positions in cache and memory; see `DecodingModel.axes`."""
-        members = [member.axes(beam_size) for member in self.members]
-        return Axes(tuple(axes.slots for axes in members), tuple(axes.sources for axes in members))
+        member_axes = [member.axes(beam_size) for member in self.members]
+        return Axes(tuple(a.slots for a in member_axes), tuple(a.sources for a in member_axes))
 
     def prepare(self, params: Parameters, quantize: Quantize = "none") -> Parameters:
         """Convert the parameters for `memory` and `step`; see `DecodingModel.prepare`."""
@@ -78,7 +78,7 @@ class Ensemble:
     ) -> tuple[Float[Array, "b k vocab"], tuple[Cache, ...]]:
         """Compute the logits of the next token of each hypothesis; see `DecodingModel.step`."""
         members = zip(self.members, params.values(), cache, memory, strict=True)
-        steps = [member.step(p, last, slots, sources) for member, p, slots, sources in members]
+        steps = [member.step(p, last, cache, memory) for member, p, cache, memory in members]
         return log_mean([logits for logits, _ in steps]), tuple(new_cache for _, new_cache in steps)
 
     def logits(self, params: Parameters, batch: Batch) -> Float[Array, "b t vocab"]:

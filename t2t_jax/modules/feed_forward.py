@@ -42,20 +42,20 @@ class FeedForward(nn.Module):
         if activation is jax.nn.relu:
             # The kernel's derivative needs only its result, so its input need not be in memory.
             activation = context.kernels.relu
-        inward, outward = (config.d_model, config.d_ff), (config.d_ff, config.d_model)
+        inward_shape, outward_shape = (config.d_model, config.d_ff), (config.d_ff, config.d_model)
         # `gain` is DeepNorm's beta; 1 is plain Glorot initialization.
         matrix = partial(parameters.matrix, self, dtype=x.dtype, gain=self.gain)
         drop = partial(dropout, rate=config.activation_dropout_rate, key=context.dropout_key(self))
         if config.is_gated:
             # Gated networks have no biases, as in Shazeer 2020.
-            gate_kernel = matrix("gate_kernel", inward, ("embed", "mlp"))
-            kernel_1 = matrix("kernel_1", inward, ("embed", "mlp"))
-            kernel_2 = matrix("kernel_2", outward, ("mlp", "embed"))
+            gate_kernel = matrix("gate_kernel", inward_shape, ("embed", "mlp"))
+            kernel_1 = matrix("kernel_1", inward_shape, ("embed", "mlp"))
+            kernel_2 = matrix("kernel_2", outward_shape, ("mlp", "embed"))
             hidden = activation(linear(x, gate_kernel)) * linear(x, kernel_1)  # [b, t, d_ff]
             return linear(drop(hidden), kernel_2)
-        kernel_1 = matrix("kernel_1", inward, ("embed", "mlp"))
+        kernel_1 = matrix("kernel_1", inward_shape, ("embed", "mlp"))
         bias_1 = parameters.bias(self, "bias_1", "mlp", config.d_ff, x.dtype)
-        kernel_2 = matrix("kernel_2", outward, ("mlp", "embed"))
+        kernel_2 = matrix("kernel_2", outward_shape, ("mlp", "embed"))
         bias_2 = parameters.bias(self, "bias_2", "vector", config.d_model, x.dtype)
         hidden = activation(linear(x, kernel_1, bias_1))  # [b, t, d_ff]
         return linear(drop(hidden), kernel_2, bias_2)

@@ -41,9 +41,9 @@ def open_gates(model: ModelConfig) -> HeadGates:
     Args:
       model: a config with an encoder and a decoder.
     """
-    n, m = (stack.num_layers for stack in model.stacks)
-    heads = (model.attention_of(part).num_heads for part in PARTS)
-    return HeadGates(*map(jnp.ones, zip((n, m, m), heads, strict=True)))
+    depths = [stack.num_layers for stack in model.stacks]  # of the encoder and the decoder
+    head_counts = (model.attention_of(part).num_heads for part in PARTS)
+    return HeadGates(*map(jnp.ones, zip((*depths, depths[1]), head_counts, strict=True)))
 
 
 def apply_gates(params: Parameters, gates: HeadGates) -> Parameters:
@@ -53,9 +53,9 @@ def apply_gates(params: Parameters, gates: HeadGates) -> Parameters:
       params: the training parameters, with stacked layers.
     """
     leaves = flatten_dict(params)
-    for name, (stack, attention) in PLACES.items():
+    for part, (stack, attention) in PLACES.items():
         path = stack, "layers", attention, "output", "kernel"
-        kernel, factors = leaves[path], getattr(gates, name)  # W^O: [n, h d_v, d_model]
+        kernel, factors = leaves[path], getattr(gates, part)  # W^O: [n, h d_v, d_model]
         # [n, h, d_v, d_model]
         heads = kernel.reshape(*factors.shape, -1, kernel.shape[-1]) * factors[:, :, None, None]
         leaves[path] = heads.reshape(kernel.shape).astype(kernel.dtype)

@@ -52,20 +52,20 @@ def joined_pairs(batch: Batch) -> Joined:
     """
     sides = batch.inputs, batch.targets
     tokens, segments = (jnp.concatenate([side[n] for side in sides], axis=1) for n in range(2))
-    length, sources = tokens.shape[1], batch.inputs.tokens.shape[1]
-    is_target = jnp.arange(length) >= sources
+    length, source_length = tokens.shape[1], batch.inputs.tokens.shape[1]
+    is_target = jnp.arange(length) >= source_length
     # Sort by pair, and within a pair the source before the target. `argsort` is stable, so the
     # tokens of a sentence keep their order. Padding moves to the end.
-    last = 2 * length + 2
-    order = jnp.argsort(jnp.where(segments == 0, last, 2 * segments + is_target), axis=1)
-    target_indices = jnp.argsort(order, axis=1)[:, sources:]  # the inverse permutation
-    tokens, segments = (jnp.take_along_axis(x, order, axis=1) for x in (tokens, segments))
-    index = jnp.arange(length)
-    begins = segments != jnp.pad(segments, ((0, 0), (1, 0)), constant_values=-1)[:, :-1]
+    sort_keys = jnp.where(segments == 0, 2 * length + 2, 2 * segments + is_target)
+    old_indices = jnp.argsort(sort_keys, axis=1)
+    target_indices = jnp.argsort(old_indices, axis=1)[:, source_length:]  # the inverse permutation
+    tokens, segments = (jnp.take_along_axis(x, old_indices, axis=1) for x in (tokens, segments))
+    indices = jnp.arange(length)
+    is_pair_start = segments != jnp.pad(segments, ((0, 0), (1, 0)), constant_values=-1)[:, :-1]
     # The distance to the start of the pair, which is the latest start so far.
-    positions = index - jax.lax.cummax(jnp.where(begins, index, 0), axis=1)
+    positions = indices - jax.lax.cummax(jnp.where(is_pair_start, indices, 0), axis=1)
     positions = jnp.where(segments == 0, 0, positions)
-    is_source = (order < sources) & (segments != 0)
+    is_source = (old_indices < source_length) & (segments != 0)
     return Joined(tokens, segments, positions, is_source, target_indices)
 
 
@@ -82,9 +82,9 @@ def prefix_mask(
       window: see `functional.masks.window_mask`; None means no limit.
     """
     same_pair = masks.segment_mask(segments, segments)
-    sources = is_source[:, None, :, None] & is_source[:, None, None, :]
+    is_source_pair = is_source[:, None, :, None] & is_source[:, None, None, :]
     length = segments.shape[1]
-    mask = same_pair & (masks.causal_mask(length) | sources)
+    mask = same_pair & (masks.causal_mask(length) | is_source_pair)
     if window is not None:
         mask &= masks.window_mask(masks.distances(length, length), window)
     return mask
@@ -148,22 +148,22 @@ class LanguageModel(DecoderNetwork):
 
     def step_input(self, last: LastTokens, memory: Prompt) -> StepInput:
         """Compute the input of the decoder for one step; see `DecoderNetwork.step_input`."""
-        end = jnp.maximum(memory.is_real.sum(1) - 1, 0)  # index of the last source token
-        first = jnp.take_along_axis(memory.tokens, end[:, None], axis=1)
-        tokens = jnp.where(last.positions[:, None] == 0, first, last.tokens)
-        length, now = memory.tokens.shape[1], end + last.positions
+        last_index = jnp.maximum(memory.is_real.sum(1) - 1, 0)  # index of the last source token
+        last_source_tokens = jnp.take_along_axis(memory.tokens, last_index[:, None], axis=1)
+        tokens = jnp.where(last.positions[:, None] == 0, last_source_tokens, last.tokens)
+        length, indices = memory.tokens.shape[1], last_index + last.positions
 
         def sources(bias: DistanceBias | None) -> tuple[SourceCache, ...]:
-            offsets = now[:, None, None] - jnp.arange(length)  # distances [b, 1, s]
+            offsets = indices[:, None, None] - jnp.arange(length)  # distances [b, 1, s]
             # The first step reads the last source token, and so caches its key and value.
-            mask = memory.is_real & (jnp.arange(length) < end[:, None])
+            mask = memory.is_real & (jnp.arange(length) < last_index[:, None])
             if (window := self.config.attention_window) is not None:
                 mask &= offsets[:, 0] < window
             # The position of the query differs between batch rows, so the bias does too.
             biases = None if bias is None else jax.vmap(bias)(offsets)
             return tuple(SourceCache(x, mask[:, None, None], biases) for x in memory.keys_values)
 
-        return StepInput(tokens, jnp.broadcast_to(now[:, None], tokens.shape), length, sources)
+        return StepInput(tokens, jnp.broadcast_to(indices[:, None], tokens.shape), length, sources)
 
 
 @dataclass(frozen=True)
@@ -187,13 +187,13 @@ class LanguageModelDecoding(CachedDecoding):
           batch: sources `[b, s]` and targets `[b, t]`, one pair per batch row.
         """
         weights = super().attention_weights(params, batch)["decoder"]
-        length = batch.inputs.tokens.shape[1]
+        source_length = batch.inputs.tokens.shape[1]
         predictors = joined_pairs(batch).target_indices - 1
-        queries = jnp.take_along_axis(weights, predictors[None, :, None, :, None], axis=3)
+        query_weights = jnp.take_along_axis(weights, predictors[None, :, None, :, None], axis=3)
         is_source = (batch.inputs.segments != 0)[None, :, None, None, :]
-        decoder = jnp.take_along_axis(queries, predictors[None, :, None, None, :], axis=4)
+        decoder = jnp.take_along_axis(query_weights, predictors[None, :, None, None, :], axis=4)
         return {
-            "encoder": weights[:, :, :, :length, :length] * is_source,
+            "encoder": weights[:, :, :, :source_length, :source_length] * is_source,
             "decoder": decoder.at[..., 0].set(0),
-            "cross": queries[..., :length] * is_source,
+            "cross": query_weights[..., :source_length] * is_source,
         }

@@ -94,14 +94,14 @@ class Layer(nn.Module):
     def setup(self) -> None:
         """Create the sub-layers."""
         config, stack, gain = self.config, self.stack, self.stack.initial_gain
-        constants = stack.residual_scale, stack.depth_multiple
+        residual_constants = stack.residual_scale, stack.depth_multiple
         self.self_attention = MultiHeadAttention(stack.self_attention, gain)
-        self.self_attention_residual = Residual(config, *constants)
+        self.self_attention_residual = Residual(config, *residual_constants)
         if stack.cross_attention is not None:
             self.cross_attention = MultiHeadAttention(stack.cross_attention, gain)
-            self.cross_attention_residual = Residual(config, *constants)
+            self.cross_attention_residual = Residual(config, *residual_constants)
         self.feed_forward = FeedForward(config, gain)
-        self.feed_forward_residual = Residual(config, *constants)
+        self.feed_forward_residual = Residual(config, *residual_constants)
 
     def __call__(
         self, x: Float[Array, "b t d_model"], context: Context = DEFAULT_CONTEXT

@@ -39,10 +39,10 @@ def call(
     try:
         output = jnp.asarray(function(*arrays, **options))
     except Exception as error:
-        first = (str(error).strip() or "no reason").splitlines()[0][:300]
-        inputs = ", ".join(f"{x.dtype}{list(x.shape)}" for x in arrays)
+        line = (str(error).strip() or "no reason").splitlines()[0][:300]
+        types = ", ".join(f"{x.dtype}{list(x.shape)}" for x in arrays)
         raise UserError(
-            f"{entry.title} raised {type(error).__name__} for {inputs}: {first}; fix the function"
+            f"{entry.title} raised {type(error).__name__} for {types}: {line}; fix the function"
         ) from error
     if output.shape != tuple(shape) or not jnp.issubdtype(output.dtype, jnp.floating):
         raise UserError(
@@ -76,8 +76,8 @@ def score_function(entry: Entry, parameters: Mapping[str, Array]) -> Score:
 def _scores(
     entry: Entry, query: Float[Array, "b q h d_k"], key: Float[Array, "b k h d_k"], **params: Array
 ) -> Float[Array, "b h q k"]:
-    batch, queries, heads, _ = query.shape
-    shape = batch, heads, queries, key.shape[1]
+    batch, num_queries, num_heads, _ = query.shape
+    shape = batch, num_heads, num_queries, key.shape[1]
     return call(entry, shape, jnp.float32, query, key, **params)
 
 
@@ -103,35 +103,35 @@ _RULES = {
 _TOLERANCE, _NUDGE, _ROUNDINGS = 1e-4, np.float32(1 + 1e-6), 4
 
 
-def function_problems(config: Config, *, is_run: bool = True) -> Iterator[str]:
+def function_problems(config: Config, *, executes: bool = True) -> Iterator[str]:
     """Yield a message for each registered function that differs between training and decoding.
 
     The check compares results for small random arrays, computed at once and position by position.
 
     Args:
-      is_run: whether to run the functions; False only traces and differentiates them.
+      executes: whether to execute the functions; False only traces and differentiates them.
     """
     for name, entry in named_entries(config).items():
         has_heads = name == "norm" and config.model.query_key_norm
         for use in (name, "query_key_norm") if has_heads else (name,):
-            if problem := _problem(entry, _AXES[use], _RULES[name], config.model, is_run=is_run):
+            if problem := _problem(entry, _AXES[use], _RULES[name], config.model, executes):
                 yield problem
 
 
 @cache
-def _problem(entry: Entry, axes: str, rule: str, model: ModelConfig, *, is_run: bool) -> str | None:
+def _problem(entry: Entry, axes: str, rule: str, model: ModelConfig, executes: bool) -> str | None:
     *array_axes, parameter_axes, result_axes = axes.replace("->", ",").split(",")
     loop_axes = [axis for axis in result_axes if axis not in "wd"]
     sizes = _sizes(model)
-    counts, shape = ([sizes[axis] for axis in group] for group in (loop_axes, result_axes))
+    loop_sizes, shape = ([sizes[axis] for axis in group] for group in (loop_axes, result_axes))
     arrays, params = _random_arrays(entry, array_axes, parameter_axes, sizes)
     options = {"epsilon": model.norm_epsilon} if rule == _RULES["norm"] else {}
 
     def apply(shape: Sequence[int], arrays: Sequence[Array], params: Mapping[str, Array]) -> Array:
         return call(entry, shape, jnp.float32, *arrays, **params, **options)
 
-    def apply_at(arrays: Sequence[Array], params: Mapping[str, Array], number: Array) -> Array:
-        indices = dict(zip(loop_axes, jnp.unravel_index(number, counts), strict=True))
+    def apply_at(arrays: Sequence[Array], params: Mapping[str, Array], flat_index: Array) -> Array:
+        indices = dict(zip(loop_axes, jnp.unravel_index(flat_index, loop_sizes), strict=True))
         slices = [_slice(x, axes, indices) for x, axes in zip(arrays, array_axes, strict=True)]
         params = {name: _slice(x, parameter_axes, indices) for name, x in params.items()}
         return apply([1 if a in loop_axes else sizes[a] for a in result_axes], slices, params)
@@ -140,11 +140,11 @@ def _problem(entry: Entry, axes: str, rule: str, model: ModelConfig, *, is_run: 
     def results(arrays: Sequence[Array], params: Mapping[str, Array]) -> PyTree[Array]:
         values, pullback = jax.vjp(partial(apply, shape), arrays, params)
         # A loop instead of `vmap`, because a user's kernels may have no batching rule.
-        slices = jax.lax.map(partial(apply_at, arrays, params), jnp.arange(math.prod(counts)))
+        slices = jax.lax.map(partial(apply_at, arrays, params), jnp.arange(math.prod(loop_sizes)))
         return values, slices.reshape(shape), pullback(jnp.ones_like(values))
 
     try:
-        if not is_run:
+        if not executes:
             jax.eval_shape(results, arrays, params)
             return None
         with jax.default_matmul_precision("highest"):

@@ -67,14 +67,14 @@ def parameters_of(arrays: Arrays, like: Mapping[str, PyTree]) -> dict[str, PyTre
       UserError: an array is missing, or has another shape, or belongs to no parameter.
     """
     params: dict[tuple[str, ...], np.ndarray] = {}
-    extra = set(arrays)
+    unused_names = set(arrays)
     for path, expected in flatten_dict(like).items():
         names = list(_names(path, expected.shape))
-        layers = [_find(arrays, name, expected.shape, layer) for name, layer in names]
-        extra -= {name for name, _ in names}
-        params[path] = layers[0] if names[0][1] is None else np.stack(layers)
-    if extra:
-        raise UserError(f"the model has no parameter {min(extra)}; remove its array")
+        layer_arrays = [_find(arrays, name, expected.shape, layer) for name, layer in names]
+        unused_names -= {name for name, _ in names}
+        params[path] = layer_arrays[0] if names[0][1] is None else np.stack(layer_arrays)
+    if unused_names:
+        raise UserError(f"the model has no parameter {min(unused_names)}; remove its array")
     return unflatten_dict(params)
 
 
@@ -97,15 +97,15 @@ def parameter_table(params: Mapping[str, PyTree]) -> str:
         shape, times = array.shape, ""
         if first_layer is not None:
             shape, times = shape[1:], f"{len(later_names) + 1} x" if later_names else ""
-            last = f"-{len(later_names)}" if later_names else ""
-            name = name.replace(".layers.0.", f".layers.0{last}.", 1)
+            last_layer = f"-{len(later_names)}" if later_names else ""
+            name = name.replace(".layers.0.", f".layers.0{last_layer}.", 1)
         rows.append((name, str(list(shape)), times, math.prod(array.shape)))
     rows.append(("in all", "", "", sum(row[-1] for row in rows)))
     cells = [(*row[:-1], f"{row[-1]:,}") for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = (
-        f"{name:{widths[0]}}  {shape:{widths[1]}}  {times:>{widths[2]}}  {number:>{widths[3]}}"
-        for name, shape, times, number in cells
+        f"{name:{widths[0]}}  {shape:{widths[1]}}  {times:>{widths[2]}}  {count:>{widths[3]}}"
+        for name, shape, times, count in cells
     )
     return "\n".join(lines)
 
@@ -143,9 +143,9 @@ def _names(path: tuple[str, ...], shape: tuple[int, ...]) -> Iterator[tuple[str,
 
 def _paper(path: tuple[str, ...]) -> list[str]:
     """Return the parts of a parameter's name in the paper."""
-    *modules, last = (name.removesuffix("_residual") for name in path if name != "scores")
-    if modules and modules[-1] in _ATTENTION and last in _LETTERS:
-        return [*modules[:-1], f"{_LETTERS[last]}_{_ATTENTION[modules[-1]]}"]
-    if last == "embedding":
+    *modules, leaf = (name.removesuffix("_residual") for name in path if name != "scores")
+    if modules and modules[-1] in _ATTENTION and leaf in _LETTERS:
+        return [*modules[:-1], f"{_LETTERS[leaf]}_{_ATTENTION[modules[-1]]}"]
+    if leaf == "embedding":
         return modules
-    return [*modules, _LAST.get(last, last)]
+    return [*modules, _LAST.get(leaf, leaf)]

@@ -197,16 +197,16 @@ def quantize_matrices(params: Parameters, boxes: Parameters) -> Parameters:
 
 
 def convert_matrices(
-    params: Parameters, boxes: Parameters, dtype: DTypeLike, *, summands: bool
+    params: Parameters, boxes: Parameters, dtype: DTypeLike, *, with_biases: bool
 ) -> Parameters:
     """Convert every matrix to the dtype of its matmuls, once for all steps.
 
     Args:
       boxes: the same parameters in boxes, from `init_parameters`.
-      summands: whether to convert biases of matmuls too. XLA for GPUs fuses a bias into the
+      with_biases: whether to convert biases of matmuls too. XLA for GPUs fuses a bias into the
         matmul only if the bias needs no conversion.
     """
-    kinds = (MatrixBox, SummandBox) if summands else MatrixBox
+    kinds = (MatrixBox, SummandBox) if with_biases else MatrixBox
     return _convert_boxed(kinds, lambda _, x: x.astype(dtype), params, boxes)
 
 

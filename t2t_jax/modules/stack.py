@@ -69,18 +69,18 @@ class LayerStack(nn.Module):
             return layer(x, replace(context, layer=index)), None
 
         if self.remat != "none":
-            products = jax.checkpoint_policies.save_only_these_names(MATMUL_NAME)
+            saves_matmuls = jax.checkpoint_policies.save_only_these_names(MATMUL_NAME)
             # XLA's common-subexpression elimination (CSE) would undo rematerialization, except in a
             # loop, where preventing CSE only costs time.
             is_loop = depth > 1 and not unrolls
             one_layer = nn.remat(
                 one_layer,
                 prevent_cse=not is_loop,
-                policy=products if self.remat == "dots" else None,
+                policy=saves_matmuls if self.remat == "dots" else None,
             )
         # The check of `nn.scan` traces the layer a second time, which changes the random numbers of
         # the layer. Where a layer draws any, the check stays on, so that runs keep their results.
-        draws = (self.is_initializing() and uses_values()) or is_training
+        draws_random = (self.is_initializing() and uses_values()) or is_training
         scan = nn.scan(
             one_layer,
             # Stack parameters, intermediates and attention weights along a new first axis.
@@ -89,7 +89,7 @@ class LayerStack(nn.Module):
             length=depth,
             unroll=depth if unrolls else 1,
             metadata_params={nn.PARTITION_NAME: "layers"},
-            check_constancy_invariants=draws,
+            check_constancy_invariants=draws_random,
         )
         x, _ = scan(self.layers, x, jnp.arange(depth))
         return self.norm(x) if self.config.norm_order == "pre" else x
@@ -121,9 +121,9 @@ class LayerStack(nn.Module):
         new_caches = []
         caches = layer_caches(cache, self.stack.self_attention.d_k)
         layers = zip(self.layers, caches, sources, strict=True)
-        for index, (layer, old, source) in enumerate(layers):
-            x, new = layer.step(x, old, source, write_at, replace(context, layer=index))
-            new_caches.append(new)
+        for index, (layer, old_cache, source) in enumerate(layers):
+            x, new_cache = layer.step(x, old_cache, source, write_at, replace(context, layer=index))
+            new_caches.append(new_cache)
         x = self.norm(x) if self.config.norm_order == "pre" else x
         return x, join_layer_caches(cache, new_caches, write_at)
 

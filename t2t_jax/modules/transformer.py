@@ -65,11 +65,11 @@ class TokenNetwork(nn.Module):
         config = self.config
         # Source, target and output may share one matrix (section 3.4): create each name once.
         for name in dict.fromkeys(config.embeddings.values()):
-            entries = config.own_entries.get(name, self.vocab_size)
-            setattr(self, name, TokenEmbedding(config, entries))
+            num_entries = config.own_entries.get(name, self.vocab_size)
+            setattr(self, name, TokenEmbedding(config, num_entries))
         if config.output_bias:
-            zeros, shape = nn.initializers.zeros, (self.vocab_size,)
-            self.output_bias = parameter(self, "output_bias", zeros, shape, ("vocab",))
+            init, shape = nn.initializers.zeros, (self.vocab_size,)
+            self.output_bias = parameter(self, "output_bias", init, shape, ("vocab",))
         self.embedding_dropout = Dropout(config.dropout_rate)
         for stack in config.stacks:
             side, name = ("target", "decoder") if stack.reads_target else ("source", "encoder")
@@ -190,8 +190,8 @@ class TokenNetwork(nn.Module):
           inputs: sources `[b, s]`; a subclass may support other formats.
         """
         name = self.config.embeddings["source"]
-        size = self.config.own_entries.get(name, self.vocab_size)
-        check_ids("inputs.tokens", inputs.tokens, size)
+        num_entries = self.config.own_entries.get(name, self.vocab_size)
+        check_ids("inputs.tokens", inputs.tokens, num_entries)
         return getattr(self, name)(inputs.tokens)
 
     def encode(self, inputs: PyTree, base: Context | None = None) -> Float[Array, "b s d_model"]:
@@ -263,9 +263,9 @@ class DecoderNetwork(TokenNetwork):
         context = self._step_context(inputs, last.clock, last.ancestry_mask)
         sources = inputs.sources(context.bias)
         x = self.with_positions("target", self.embed_targets(inputs.tokens), context)
-        beams, capacity = last.ancestry_mask.shape[1:3]  # [b, beams, capacity, beams]
+        beam_size, capacity = last.ancestry_mask.shape[1:3]  # [b, beams, capacity, beams]
         # The cache is a ring buffer: once it is full, a step overwrites the oldest position.
-        write_at = last.clock % cache_length(self.config, capacity) * beams
+        write_at = last.clock % cache_length(self.config, capacity) * beam_size
         x, cache = self.decoder.step(x, cache, sources, write_at, context)
         x /= self.config.width_multiple  # as in `_decoded`
         return self.with_output_bias(self.kernels.next_logits(x, self.output_matrix())), cache
@@ -274,17 +274,17 @@ class DecoderNetwork(TokenNetwork):
         self, inputs: StepInput, clock: Int[Array, ""], ancestry_mask: Bool[Array, "b k t k"]
     ) -> Context:
         """Return the context of a step, with a mask over the cache slots."""
-        batch, beams, capacity, _ = ancestry_mask.shape
-        length = cache_length(self.config, capacity)
+        batch, beam_size, capacity, _ = ancestry_mask.shape
+        num_cached = cache_length(self.config, capacity)
         cache_distances = None
         # Only a window or a bias depends on the age of a slot, so other models skip this.
-        if self.target_position.bias is not None or length < capacity:
-            steps_ago = (clock - jnp.arange(length)) % length
+        if self.target_position.bias is not None or num_cached < capacity:
+            steps_ago = (clock - jnp.arange(num_cached)) % num_cached
             # The ancestry has `capacity` positions and the cache only `length`: match them by age.
             ancestry_mask = ancestry_mask[:, :, (clock - steps_ago) % capacity]
-            cache_distances = jnp.repeat(steps_ago, beams)[None]  # [1, slots]
+            cache_distances = jnp.repeat(steps_ago, beam_size)[None]  # [1, slots]
         # [batch, heads, queries, slots]: the beams are the queries.
-        mask = ancestry_mask.reshape(batch, 1, beams, length * beams)
+        mask = ancestry_mask.reshape(batch, 1, beam_size, num_cached * beam_size)
         context = self.context("target", inputs.positions, mask)
         max_length = inputs.prefix_length + capacity
         return replace(context, length=max_length, cache_distances=cache_distances)

@@ -231,7 +231,7 @@ def _layout(config: Config, mesh: Mesh, shape: BatchShape) -> BatchLayout:
 
 def _check_functions(config: Config, workdir: Path, *, is_resumed: bool) -> None:
     """Refuse registered functions that do not work; only warn if a resumed run has them."""
-    for problem in function_problems(config, is_run=False):
+    for problem in function_problems(config, executes=False):
         raise UserError(problem)
     for problem in function_problems(config):
         if not is_resumed:

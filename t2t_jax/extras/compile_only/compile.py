@@ -57,7 +57,7 @@ def compile_ahead(
             "--compile-only supports only parallel.backend='jit', but the config has "
             f"{config.parallel.backend!r}; add --parallel.backend jit"
         )
-    for problem in named_functions.function_problems(config, is_run=False):
+    for problem in named_functions.function_problems(config, executes=False):
         raise UserError(problem)
     mesh = make_mesh(config.parallel, devices)
     config = settled(config, mesh)
