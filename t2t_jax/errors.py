@@ -137,7 +137,8 @@ def check_installed(extra: str, purpose: str, *packages: str) -> None:
     """Raise an error if a package of an extra is missing, without importing the packages.
 
     Args:
-      extra, purpose: see `needs_extra`.
+      extra: the extra in `pyproject.toml` that installs the packages.
+      purpose: the part of the program that needs them.
 
     Raises:
       UserError: one of the packages is not installed.

@@ -73,7 +73,7 @@ class SegmentMask:
       query_segments: `[b, q]`, segment id of each query position.
       key_segments: `[b, k]`, segment id of each key position.
       causal: whether positions attend to no later position of their row.
-      window: see `window_mask`; None means no window.
+      window: number of positions in each direction; None means no window.
     """
 
     query_segments: Int[Array, "b q"]
@@ -111,7 +111,7 @@ def keys_in_window(window: int, causal: bool) -> int:
     block with the keys of that block, the previous block and, unless causal, the next block.
 
     Args:
-      window: see `window_mask`.
+      window: number of positions in each direction.
       causal: whether positions attend to no later position.
     """
     return (2 if causal else 3) * window
@@ -130,7 +130,7 @@ def attention_mask(
       query_segments: segment id of each query position; 0 is padding.
       key_segments: segment id of each key position.
       causal: whether positions attend to no later position.
-      window: see `window_mask`; None means no window.
+      window: number of positions in each direction; None means no window.
 
     Returns:
       A bool array for short rows, or a `SegmentMask` for long rows and narrow windows.

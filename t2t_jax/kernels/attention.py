@@ -78,7 +78,7 @@ class FastAttention:
         dropout_rate: float = 0.0,
         dropout_key: DropoutKey | None = None,
     ) -> Heads:
-        """Compute equation 1; `reference.attention` documents the arguments."""
+        """Compute attention (equation 1) of every head; see `reference.attention`."""
         if dropout_key is None or dropout_rate == 0:
             dropout_rate, dropout_key = 0.0, None
         if mask is None and query.shape[1] * key.shape[1] > masks.MAX_DENSE_PAIRS:
@@ -91,8 +91,8 @@ class FastAttention:
         if isinstance(mask, SegmentMask) and mask.is_narrow:
             key, value = (repeat_heads(x, query.shape[2]) for x in (key, value))
             attend = partial(self, score=score, dropout_rate=dropout_rate)
-            arrays = query, key, value, mask, bias, dropout_key
-            return windowed.windowed_attention(attend, *arrays).astype(result_dtype), None
+            heads = windowed.windowed_attention(attend, query, key, value, mask, bias, dropout_key)
+            return heads.astype(result_dtype), None
         result = None
         if isinstance(score, ScaledProducts):
             inputs = Inputs(query, key, value, mask, score.scale, dropout_rate, dropout_key)

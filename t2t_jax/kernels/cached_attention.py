@@ -95,7 +95,7 @@ def fused_cached_attention(
 
     Args:
       mask: True where a query may attend to a key.
-      implementation: see `fused_attention`.
+      implementation: of `jax.nn.dot_product_attention`: "cudnn", or "xla" for any device.
     """
     mask = jnp.broadcast_to(mask, (*mask.shape[:2], query.shape[1], key.shape[1]))
     return jax.nn.dot_product_attention(

@@ -266,18 +266,18 @@ class Mirror:
         local = self._files()
         # Earlier records are uploaded before a checkpoint, and its own record after it.
         log = content_of(self.local / _LOG)
-        sent = [name for name, signature in self._sent.items() if signature is not None]
-        logs = [_cut_log(log, _newest(names)) for names in (sent, local)]
+        sent_names = [name for name, signature in self._sent.items() if signature is not None]
+        logs = [_cut_log(log, _newest(names)) for names in (sent_names, local)]
         if any(map(_is_newest, self._sent)) and not any(map(_is_newest, local)):
             raise UnsentError(f"{self.local} has lost its checkpoints; {self.remote} is unchanged")
-        changed = [name for name in local if self._sent.get(name) != local[name]]
-        changed.sort(key=local.__getitem__)
-        removed = [name for name in self._sent if name not in local]
-        if not (changed or removed) and logs[-1] == self._sent_log:
+        changed_names = [name for name in local if self._sent.get(name) != local[name]]
+        changed_names.sort(key=local.__getitem__)
+        removed_names = [name for name in self._sent if name not in local]
+        if not (changed_names or removed_names) and logs[-1] == self._sent_log:
             return
-        self._forget(removed)
+        self._forget(removed_names)
         self._check_owner()
-        files = [name for name in changed if _in_checkpoint(name)]
+        files = [name for name in changed_names if _in_checkpoint(name)]
         contents: dict[str, bytes] = {}
         # Hard links keep the files until the end of the round, as training may remove them.
         shutil.rmtree(self.local / _SENDING, ignore_errors=True)
@@ -285,7 +285,7 @@ class Mirror:
             for name in files:
                 (self.local / _SENDING / name).parent.mkdir(parents=True, exist_ok=True)
                 os.link(self.local / name, self.local / _SENDING / name)
-            for name in changed:
+            for name in changed_names:
                 if not _in_checkpoint(name):
                     # Read the content now, as event files may grow meanwhile.
                     contents[name] = (self.local / name).read_bytes()
@@ -295,7 +295,7 @@ class Mirror:
         rewritten = {_folder(name) for name in files if _is_last(name) and name in self._sent}
         self._remove([f"{folder}/{LAST}" for folder in rewritten])
         self._remove([n for n in self._sent if n not in local and _folder(n) in rewritten])
-        self._remove([n for n in removed if not _in_checkpoint(n)])
+        self._remove([n for n in removed_names if not _in_checkpoint(n)])
         for name, content in contents.items():
             self._check_owner()
             self._sent[name] = None
@@ -306,10 +306,10 @@ class Mirror:
         self._send([name for name in files if _is_last(name)], local)
         self._send_log(logs[1])
         # Orbax removes the files of a checkpoint one by one.
-        incomplete = {_folder(name) for name in removed if _in_checkpoint(name)}
+        incomplete = {_folder(name) for name in removed_names if _in_checkpoint(name)}
         incomplete -= {folder for folder in incomplete if f"{folder}/{PARAMETERS_ONLY}" in local}
         self._remove([n for n in self._sent if _is_last(n) and _folder(n) in incomplete])
-        self._remove([name for name in removed if name in self._sent])
+        self._remove([name for name in removed_names if name in self._sent])
 
     def _forget(self, names: Sequence[str]) -> None:
         """Forget the hashes of deleted checkpoints, or else `start` would download these again."""
