@@ -82,11 +82,11 @@ def command_of(kind: type[_Flags], flags: Sequence[str], program: str) -> _Flags
     """
     if not flags and (advice := getattr(kind, "advice", "")):
         raise UserError(advice.format(program=program))
-    make: Callable[..., _Flags] = kind
+    make_command: Callable[..., _Flags] = kind
 
     def from_run(line: CommandLine) -> _Flags:
         config = stored_config(resolve_run(line.run)) if line.run else None
-        return make(decoding=(config or Config()).decoding)
+        return make_command(decoding=(config or Config()).decoding)
 
     return parse_flags(kind, flags, program, from_run if issubclass(kind, DecodingFlags) else None)
 

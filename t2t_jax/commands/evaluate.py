@@ -115,7 +115,7 @@ class EvaluateCommand(LanguageFlags, DecodingFlags):
     ) -> Record:
         """Score a model on a split, write its outputs to `file` if given, and return the scores.
 
-        The scores of a single run are also added to its `scores.jsonl`.
+        The scores of a single run are added to its `scores.jsonl`.
         """
         from t2t_jax.run.evaluation import evaluate, score_record
         from t2t_jax.tasks import task_of

@@ -65,10 +65,10 @@ def check_command(command: str, runs: Iterable[Path]) -> None:
     from t2t_jax.workdir import read_config
 
     for run in runs:
-        data = read_config(run).data
-        if command not in (*data.facts.commands, *_FOR_EVERY_MODEL):
-            model = task_of(data.corpus, data.task).model
-            raise wrong_command(command, f"{run} is {model}", data.facts)
+        data_config = read_config(run).data
+        if command not in (*data_config.facts.commands, *_FOR_EVERY_MODEL):
+            description = task_of(data_config.corpus, data_config.task).model
+            raise wrong_command(command, f"{run} is {description}", data_config.facts)
 
 
 def wrong_command(command: str, subject: str, facts: TaskFacts) -> UserError:

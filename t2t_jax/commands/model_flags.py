@@ -53,7 +53,7 @@ class ModelFlags(LoadFlags):
     """Run directory; several form an ensemble, which averages their probabilities."""
 
     def load(self) -> "Translator":
-        """Load the selected run, or the ensemble of the selected runs, as one translator."""
+        """Load the selected run, or an ensemble of the selected runs."""
         return load_for(self.command, self.workdir, self)
 
 

@@ -21,8 +21,8 @@ _LINES_AT_ONCE = 10_000
 def open_input(path: Path | None) -> Iterator[Iterator[list[str]]]:
     """Open a file (plain or `.gz`), or the standard input if `path` is None.
 
-    The context yields an iterator over lists of decoded lines: up to 10,000 lines per list, or one
-    line if the input is a terminal.
+    The context yields an iterator over lists of up to 10,000 decoded lines, or of one line from a
+    terminal.
     """
     if path is None and is_closed("stdin"):
         raise UserError("the standard input is closed; name a file with --input")

@@ -69,7 +69,7 @@ def grid(text_column: str, *number_columns: str) -> "Table":
 
 
 def check_picture(flag: str, file: Path | None) -> None:
-    """Check early that a plot can be drawn and written to a file, the value of `flag`, if any.
+    """Check early that the plot of `flag` can be drawn and written to `file`, unless it is None.
 
     Raises:
       UserError: the suffix is not .svg or .png, matplotlib is missing, or the file is not writable.

@@ -109,7 +109,7 @@ class TrainCommand:
     def _instead(self) -> TrainingFlags | None:
         """Return the plugin flags that replace training by other work, such as --compile-only.
 
-        Return None if the command line has no such flag.
+        Return None without such a flag.
         """
         plugin_flags = flags_of_plugins(self)
         for part in plugin_flags:

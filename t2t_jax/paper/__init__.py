@@ -45,7 +45,7 @@ class Table3Row(NamedTuple):
 
     @property
     def settings(self) -> dict[str, object]:
-        """Return the settings of the row, keyed by attribute of `Config`."""
+        """Return the settings of this row of Table 3, keyed by attribute of `Config`."""
         return {
             **self._common(),
             "model.key_size": self.d_k,
@@ -139,7 +139,7 @@ TABLE_4 = {"WSJ only": 91.3, "semi-supervised": 92.7}
 
 
 class Training(NamedTuple):
-    """Hardware and time of a training run (section 5.2)."""
+    """Hardware and time of a training run of the paper (section 5.2)."""
 
     devices: int
     """Number of NVIDIA P100 GPUs in one machine."""

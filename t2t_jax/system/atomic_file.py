@@ -153,7 +153,7 @@ def removed_at_end(path: Path) -> Iterator[Path]:
 
 
 def remove_unfinished() -> None:
-    """Remove all temporary files before a signal ends the program, and block new ones."""
+    """Remove all temporary files before a signal ends the program; block new ones."""
     _opening.acquire(timeout=1)  # never released
     for unfinished in list(_unfinished):
         _remove(unfinished)

@@ -85,7 +85,7 @@ def on_this_machine(path: Path) -> Path:
 
 @contextmanager
 def local_copy(path: Path) -> Iterator[Path]:
-    """Yield a local file, or a temporary copy of an object."""
+    """Yield a local path itself, or a temporary local copy of an object in a bucket."""
     if not isinstance(path, BucketPath):
         yield path
         return

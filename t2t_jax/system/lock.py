@@ -122,7 +122,7 @@ def _acquire(path: BucketPath, mark: str) -> None:
 
 
 def _is_abandoned(path: BucketPath) -> bool:
-    """Return whether a lock exists but its owner is dead; raise `BlockingIOError` if not."""
+    """Return whether a lock exists but its owner is dead; raise `BlockingIOError` if alive."""
     content = _content_of(path)
     if content and len(content.split()) == 1:
         return True  # a lock file, copied with the run from a local directory

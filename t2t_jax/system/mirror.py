@@ -96,13 +96,13 @@ def mirrored(workdir: Path, stop: StopSignal, folder: Path | None = None) -> Ite
 
 
 def mirror_of(workdir: BucketPath, folder: Path | None = None) -> Path:
-    """Return the local directory for a run in a bucket."""
+    """Return the local directory, below `folder`, that mirrors a run in a bucket."""
     root = user_folder("cache") / "mirrors" if folder is None else folder
     return root.absolute() / str(workdir).replace("://", "/", 1)
 
 
 def complete_in(directory: BucketPath) -> list[str]:
-    """List the complete checkpoints in a directory in a bucket, by name."""
+    """List the names of the complete checkpoints in a directory of a bucket."""
     files = defaultdict(list)
     for path in directory.objects():
         folder, *names = path.parts[len(directory.parts) :]
@@ -208,7 +208,7 @@ class Mirror:
         self._sent.update((name, local.get(name)) for name in remote if _folder(name) in unchanged)
 
     def _end_at_signal(self) -> None:
-        """Exit after a signal, because training has not started."""
+        """Raise `SystemExit` if a stop signal has arrived before training."""
         if self._stop.number:
             raise SystemExit(128 + self._stop.number)
 
