@@ -142,13 +142,13 @@ def _no_run(workdir: Path) -> UserError:
 
 def _kept_file(workdir: Path) -> str:
     """Describe how to register functions from the copies in the run directory; "" if none exist."""
-    files = [file for field in TABLES if (file := _file_of(workdir, field)).is_file()]
-    if not files:
+    copies = [copy for field in TABLES if (copy := _file_of(workdir, field)).is_file()]
+    if not copies:
         return ""
-    different = {file.read_bytes(): str(file) for file in reversed(files)}
+    path_of_content = {copy.read_bytes(): str(copy) for copy in reversed(copies)}
     return (
         f"; the run keeps what registered its functions, which nothing runs by itself: read "
-        f"{' and '.join(reversed(different.values()))}, and name it in {FILES}"
+        f"{' and '.join(reversed(path_of_content.values()))}, and name it in {FILES}"
     )
 
 
@@ -185,13 +185,13 @@ def read_vocabulary(workdir: Path) -> Vocabulary:
     Raises:
       UserError: the vocabulary is missing or damaged, or has changed since the run started.
     """
-    path, stored = workdir / VOCABULARY, workdir / _VOCABULARY_HASH
+    path, hash_file = workdir / VOCABULARY, workdir / _VOCABULARY_HASH
     vocabulary = Vocabulary.load(path)
-    expected = _first_word(stored)
-    if expected is not None and expected != vocabulary.fingerprint:
+    expected_hash = _first_word(hash_file)
+    if expected_hash is not None and expected_hash != vocabulary.fingerprint:
         raise UserError(
             f"{path} is damaged, or not the one that the run was started with: its hash is not "
-            f"that in {stored.name}; bring back a copy, or remove it: a training makes the same "
+            f"that in {hash_file.name}; bring back a copy, or remove it: a training makes the same "
             "again from the same training text"
         )
     return vocabulary
@@ -203,7 +203,7 @@ def fingerprints(corpus: Corpus, vocabulary: Vocabulary) -> dict[str, str]:
 
 
 def read_fingerprints(workdir: Path) -> dict[str, str]:
-    """Read the `fingerprints` of a run; leave out a hash whose file is missing."""
+    """Read the hashes of a run's vocabulary and training text, by name, without missing ones."""
     hashes = {"corpus": _first_word(workdir / _CORPUS)}
     with suppress(FileNotFoundError):
         # Equal to `Vocabulary.fingerprint`, without loading the vocabulary.
@@ -224,9 +224,6 @@ def _first_word(path: Path) -> str | None:
 def check_workdir(config: Config, workdir: Path) -> Config | None:
     """Check, without writing, that a run with this config can start or resume in a directory.
 
-    A run without a checkpoint has nothing to lose, so a run with another config may replace it, for
-    example after the old config needed too much memory.
-
     Returns:
       The stored config if the run resumes; None for a new run.
 
@@ -234,12 +231,12 @@ def check_workdir(config: Config, workdir: Path) -> Config | None:
       UserError: the directory is not writable or not a run directory, or it holds an imported model
         or a run with another config, lost checkpoints or too many steps.
     """
-    stored = None
+    stored_config = None
     if is_run(workdir):
         _check_was_trained(workdir)
         _check_nothing_lost(workdir)
-        stored = read_config(workdir)
-        changed = differences(stored, config, only_binding=True)
+        stored_config = read_config(workdir)
+        changed = differences(stored_config, config, only_binding=True)
         if _steps(workdir / CHECKPOINTS):
             check_recipe((workdir / CONFIG).read_text(encoding="utf-8"))
             if changed:
@@ -249,12 +246,14 @@ def check_workdir(config: Config, workdir: Path) -> Config | None:
                 )
             check_registered(config, workdir)
             _check_steps(config, workdir)
+        # A run without a checkpoint has nothing to lose, so a run with another config may replace
+        # it, for example after the old config needed too much memory.
         elif changed:
-            stored = None
+            stored_config = None
     elif workdir.exists() and (not workdir.is_dir() or not _is_empty(workdir)):
         raise UserError(f"{workdir} exists and is not a run directory; choose another --workdir")
     check_writable(workdir)
-    return stored
+    return stored_config
 
 
 def _check_was_trained(workdir: Path) -> None:
@@ -269,22 +268,20 @@ def _check_was_trained(workdir: Path) -> None:
 
 
 def _check_nothing_lost(workdir: Path) -> None:
-    """Refuse to start at step 1 if the run directory shows that checkpoints existed.
-
-    A run creates the checkpoint directory before it writes any other file of a step, and it logs
-    every complete checkpoint.
-    """
+    """Refuse to start at step 1 if the run directory shows that checkpoints existed."""
+    # A run creates the checkpoint directory before it writes any other file of a step, and it logs
+    # every complete checkpoint.
     checkpoints, best = workdir / CHECKPOINTS, workdir / BEST
     if _steps(checkpoints):
         return
     log = read_log(workdir)
-    proof = [record["step"] for record in log if record["of"] == CHECKPOINT]
+    steps = [record["step"] for record in log if record["of"] == CHECKPOINT]
     if not checkpoints.exists():
-        proof += [record["step"] for record in log if record["step"] > 0]
-    if proof or (_steps(best) and not checkpoints.exists()):
-        sign = f"{workdir / LOG} has step {max(proof):,}" if proof else f"there is {best}"
+        steps += [record["step"] for record in log if record["step"] > 0]
+    if steps or (_steps(best) and not checkpoints.exists()):
+        clue = f"{workdir / LOG} has step {max(steps):,}" if steps else f"there is {best}"
         raise UserError(
-            f"{sign}, but {checkpoints} has no checkpoint to go on from; bring that directory back "
+            f"{clue}, but {checkpoints} has no checkpoint to go on from; bring that directory back "
             f"from a copy, or choose another --workdir, or remove {LOG} and {BEST}/ as well to "
             "begin again at step 1"
         )
@@ -292,11 +289,11 @@ def _check_nothing_lost(workdir: Path) -> None:
 
 def _check_steps(config: Config, workdir: Path) -> None:
     """Refuse `training.num_train_steps` below the step of the last checkpoint."""
-    done, steps = max(_steps(workdir / CHECKPOINTS)), config.training.num_train_steps
-    if steps < done:
+    last, steps = max(_steps(workdir / CHECKPOINTS)), config.training.num_train_steps
+    if steps < last:
         raise UserError(
-            f"training.num_train_steps={steps}, but {workdir} has already been trained for {done} "
-            f"steps; give {done} to leave it as it is, more to train on, or another --workdir"
+            f"training.num_train_steps={steps}, but {workdir} has already been trained for {last} "
+            f"steps; give {last} to leave it as it is, more to train on, or another --workdir"
         )
 
 
@@ -306,10 +303,8 @@ def _steps(directory: Path) -> list[int]:
 
 
 def _is_empty(directory: Path) -> bool:
-    """Return whether a directory has only hidden files, a launch job or empty checkpoints.
-
-    A run in a storage bucket that is killed at once leaves an empty checkpoint directory.
-    """
+    """Return whether a directory has only hidden files, a launch job or empty checkpoints."""
+    # A run in a storage bucket that is killed at once leaves an empty checkpoint directory.
     return all(
         path.name.startswith(".")
         or path.name == LAUNCH
@@ -324,13 +319,13 @@ def run_vocabulary(config: Config, corpus: Corpus, workdir: Path) -> Vocabulary 
     Raises:
       UserError: the training text has changed since the run started.
     """
-    stored, vocabulary = workdir / _CORPUS, workdir / VOCABULARY
-    if not stored.exists() and not vocabulary.exists():
+    sha256, vocabulary_file = workdir / _CORPUS, workdir / VOCABULARY
+    if not sha256.exists() and not vocabulary_file.exists():
         return None
-    fingerprint = _first_word(stored)
+    fingerprint = _first_word(sha256)
     if fingerprint is None:
         raise UserError(
-            f"{stored} is missing, by which a run knows its training text; bring back a copy, or, "
+            f"{sha256} is missing, by which a run knows its training text; bring back a copy, or, "
             f"if {config.data.corpus} is certainly the same, write the line "
             f"{corpus.fingerprint('train')} into it"
         )
@@ -341,15 +336,15 @@ def run_vocabulary(config: Config, corpus: Corpus, workdir: Path) -> Vocabulary 
             "choose another --workdir"
         )
     # The run may have been killed between the two files. The same text gives the same vocabulary.
-    return read_vocabulary(workdir) if vocabulary.exists() else None
+    return read_vocabulary(workdir) if vocabulary_file.exists() else None
 
 
 def begin_run(workdir: Path, config: Config, corpus: Corpus, vocabulary: Vocabulary) -> None:
     """Write the files of a new run before any other file, so that a killed run can resume.
 
-    Other processes may have written files already. A run that resumes keeps its files. A run with
-    another config and no checkpoint is replaced.
+    A run that resumes keeps its files. A run with another config and no checkpoint is replaced.
     """
+    # Other processes may have written files already.
     if is_main() and not (is_run(workdir) and check_workdir(config, workdir)):
         for name in (VOCABULARY, _VOCABULARY_HASH, _CORPUS):
             (workdir / name).unlink(missing_ok=True)
@@ -357,12 +352,10 @@ def begin_run(workdir: Path, config: Config, corpus: Corpus, vocabulary: Vocabul
 
 
 def claim(workdir: Path, config: Config, corpus: Corpus, vocabulary: Vocabulary) -> None:
-    """Write the config, the registered files, the hashes and the vocabulary, in process 0.
-
-    The vocabulary is written last: if it exists, all files do.
-    """
+    """Write the config, the registered files, the hashes and the vocabulary, in process 0."""
     if not is_main():
         return
+    # The vocabulary is written last: if it exists, all files do.
     text = config.to_json().encode()
     if (workdir / CONFIG).is_file() and (workdir / CONFIG).read_bytes() != text:
         (workdir / SUMS).unlink(missing_ok=True)  # the hashes of a published run are outdated
@@ -374,21 +367,15 @@ def claim(workdir: Path, config: Config, corpus: Corpus, vocabulary: Vocabulary)
 
 
 def become_ordinary(workdir: Path) -> None:
-    """Remove the parameter file, hashes and card of a published run whose training resumes.
-
-    These files describe the published step, not later steps.
-    """
+    """Remove the parameter file, hashes and card of a published run whose training resumes."""
+    # These files describe the published step, not later steps.
     if is_main() and (workdir / PARAMETERS).is_file():
         for name in (SUMS, CARD, PARAMETERS):  # parameters last: a killed process can repeat this
             (workdir / name).unlink(missing_ok=True)
 
 
 def claim_for_import(workdir: Path, config: Config, vocabulary: Vocabulary, source: Record) -> None:
-    """Write the config, source record and vocabulary of an imported model.
-
-    Args:
-      source: where the model came from.
-    """
+    """Write the config, vocabulary and `source` (where it came from) of an imported model."""
     write_whole(workdir / CONFIG, config.to_json().encode())
     _keep_registered(config, workdir)
     write_whole(workdir / IMPORTED, f"{json.dumps(source, indent=2)}\n".encode())
@@ -405,10 +392,10 @@ def write_vocabulary(workdir: Path, vocabulary: Vocabulary) -> None:
 def log_signature(workdir: Path) -> object:
     """Return a value that changes with each write to a run's log; None if there is no log."""
     try:
-        status = (workdir / LOG).stat()
+        stat = (workdir / LOG).stat()
     except OSError:
         return None
-    return status.st_ino, status.st_size, status.st_mtime_ns
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
 def read_log(workdir: Path) -> list[Record]:
@@ -417,14 +404,12 @@ def read_log(workdir: Path) -> list[Record]:
 
 
 def record_scores(workdir: Path, record: Record) -> None:
-    """Append the record of an evaluation to the run's scores, if the directory is writable.
-
-    Published models may be in read-only directories.
-    """
+    """Append the record of an evaluation to the run's scores, if the directory is writable."""
+    # Published models may be in read-only directories.
     with suppress(OSError, UserError):
         append_line(workdir / _SCORES, record)
 
 
 def read_scores(workdir: Path) -> list[Record]:
-    """Read the records of `record_scores`, oldest first."""
+    """Read the records of evaluations in the run's file of scores, oldest first."""
     return read_records(workdir / _SCORES, _SCORES_SCHEMA)

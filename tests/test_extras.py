@@ -23,7 +23,7 @@ from t2t_jax.extras.corpora.tfds import tfds_builder
 from t2t_jax.extras.encoders.images import image_splits
 from t2t_jax.extras.interchange.vocabularies import pretrained
 from t2t_jax.extras.watching.watch import plot_in_terminal
-from t2t_jax.run.preparing import planned
+from t2t_jax.run.preparing import make_plan
 from t2t_jax.sweep.grid import run_grid
 from t2t_jax.sweep.launchers import Cluster
 from t2t_jax.system import hub
@@ -122,7 +122,7 @@ def test_one_extra_has_all_that_users_may_need():
 
 
 def _training() -> object:
-    return planned(Config(), Path("runs/none"))
+    return make_plan(Config(), Path("runs/none"))
 
 
 @pytest.mark.parametrize(

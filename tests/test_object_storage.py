@@ -26,7 +26,7 @@ from t2t_jax.run.dry_run import dry_run
 from t2t_jax.run.job import JobRecord
 from t2t_jax.run.loading import load
 from t2t_jax.run.log import RunLog
-from t2t_jax.run.preparing import planned
+from t2t_jax.run.preparing import make_plan
 from t2t_jax.run.trainer import train
 from t2t_jax.sweep.grid import run_grid
 from t2t_jax.sweep.launchers import Cluster
@@ -442,7 +442,7 @@ def test_a_signal_ends_a_run_whose_store_is_away_with_its_own_code(
 def test_several_processes_are_refused_in_s3(steady, monkeypatch):
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     with pytest.raises(UserError, match=r"s3://bucket/run is in S3, .* or gs://BUCKET/NAME"):
-        planned(steady, as_path("s3://bucket/run"))
+        make_plan(steady, as_path("s3://bucket/run"))
 
 
 @on_gs

@@ -15,7 +15,7 @@ from t2t_jax.errors import UserError
 from t2t_jax.extras.watching.report import build_report
 from t2t_jax.run.dry_run import dry_run
 from t2t_jax.run.loading import load
-from t2t_jax.run.preparing import planned
+from t2t_jax.run.preparing import make_plan
 from t2t_jax.run.trainer import train
 from t2t_jax.workdir import claim, read_config
 from tests.free_fields import MAY_CHANGE
@@ -222,7 +222,7 @@ def test_every_field_that_may_change_takes_effect_when_a_run_goes_on(run, tmp_pa
     places = {"data.corpus": f"text:{corpus}", "data.cache_dir": str(tmp_path / "cache")}
     devices = {"parallel.data": 1, "parallel.fsdp": 1, "parallel.tensor": 1}
     changes = MAY_CHANGE | places | devices | {"parallel.backend": "pmap"}
-    plan = planned(config.replace(changes), workdir)
+    plan = make_plan(config.replace(changes), workdir)
     assert {path: plan.config.value(path) for path in changes} == changes
 
 
@@ -253,13 +253,13 @@ def test_one_pass_becomes_the_automatic_choice_and_a_number_stays(run):
     for own, chosen in ((None, 4096), (512, 512)):
         stored = config.replace({"parallel.tokens_per_device": own})
         (workdir / "config.json").write_text(stored.to_json())
-        assert planned(automatic, workdir).config.parallel.tokens_per_device == chosen
+        assert make_plan(automatic, workdir).config.parallel.tokens_per_device == chosen
 
 
 def test_sources_of_another_size_are_refused_when_a_run_goes_on(trained, tmp_path):
     config, _ = trained
-    plan = planned(config.replace({"model.share_embeddings": False}), tmp_path / "run")
+    plan = make_plan(config.replace({"model.share_embeddings": False}), tmp_path / "run")
     plan.workdir.mkdir()
     claim(plan.workdir, plan.config, plan.corpus, plan.vocabulary)
     with pytest.raises(UserError, match=r"source_vocab_size=123, but the vocabulary has 300"):
-        planned(plan.config.replace({"model.source_vocab_size": 123}), plan.workdir)
+        make_plan(plan.config.replace({"model.source_vocab_size": 123}), plan.workdir)

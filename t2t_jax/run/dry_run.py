@@ -14,7 +14,7 @@ from t2t_jax.errors import UserError
 from t2t_jax.parallel.devices import gib, memory_of_a_device
 from t2t_jax.parallel.processes import broadcast_from_main, check_free, check_same, failing_process
 from t2t_jax.run.history import History
-from t2t_jax.run.preparing import Plan, planned, shared_facts
+from t2t_jax.run.preparing import Plan, make_plan, shared_facts
 from t2t_jax.run.provenance import provenance
 from t2t_jax.system.atomic_file import removed_at_end, write_whole
 from t2t_jax.system.bucket import BucketPath
@@ -34,13 +34,13 @@ def dry_run(config: Config, workdir: Path) -> Iterator[str]:
     Raises:
       UserError: training would fail.
     """
-    plan = planned(config, workdir)
+    plan = make_plan(config, workdir)
     check_free(workdir)
     software = provenance(plan.config)
     check_same(
         shared_facts(plan)
         | {"the name of --workdir": workdir.name, "the code of t2t-jax": software["code"]}
-        | {f"the version of {name}": number for name, number in software["versions"].items()}
+        | {f"the version of {name}": version for name, version in software["versions"].items()}
     )
     _check_room(plan)
     _check_shared_directory(workdir)
@@ -64,8 +64,8 @@ def _check_shared_directory(workdir: Path) -> None:
     Raises:
       UserError: on every process, if a process cannot write a file or does not find all files.
     """
-    folder, mark = _existing(workdir), broadcast_from_main(secrets.randbits(30))
-    files = [folder / f".dry-run-{mark:x}-{number}" for number in range(jax.process_count())]
+    folder, token = _existing(workdir), broadcast_from_main(secrets.randbits(30))
+    files = [folder / f".dry-run-{token:x}-{index}" for index in range(jax.process_count())]
     problem = ""
     with removed_at_end(files[jax.process_index()]) as file:
         try:
@@ -73,7 +73,7 @@ def _check_shared_directory(workdir: Path) -> None:
         except UserError as error:
             problem = str(error)
         _raise_together(problem, folder)
-        if missing := [number for number, path in enumerate(files) if not path.exists()]:
+        if missing := [index for index, path in enumerate(files) if not path.exists()]:
             problem = (
                 f"{folder} lacks the file that process {missing[0]} has just written; put "
                 f"--workdir {workdir} on a filesystem that all hosts share, or in a bucket"
@@ -89,7 +89,7 @@ def _raise_together(problem: str, folder: Path) -> None:
 
 
 def _existing(workdir: Path) -> Path:
-    """Return the nearest existing directory, or a bucket path unchanged."""
+    """Return a directory or its nearest existing parent; a bucket path stays unchanged."""
     if isinstance(workdir, BucketPath):
         return workdir
     absolute = workdir.absolute()
@@ -97,36 +97,34 @@ def _existing(workdir: Path) -> Path:
 
 
 def _bytes_of_checkpoints(plan: Plan) -> int:
-    """Estimate the bytes that the missing checkpoints of a run need.
-
-    A checkpoint is written before the oldest is removed, there may be a recovery checkpoint, and
-    the best parameters exist twice for a moment. With averaging, only three checkpoints and the
-    permanent ones have the optimizer state.
-    """
+    """Estimate the bytes that the missing checkpoints of a run need."""
+    # A checkpoint is written before the oldest is removed, there may be a recovery checkpoint, and
+    # the best parameters exist twice for a moment. With averaging, only three checkpoints and the
+    # permanent ones have the optimizer state.
     state, settings = abstract_state(plan.config, plan.model, plan.mesh), plan.config.checkpoint
-    parameter_bytes, best = _num_bytes((state.params, state.ema)), 2 * _num_bytes(state.evaluated)
-    permanent = plan.last // settings.keep_every if settings.keep_every else 0
+    parameter_bytes = _num_bytes((state.params, state.ema))
+    num_permanent = plan.last_step // settings.keep_every if settings.keep_every else 0
     num_existing = len(steps_of_run(plan.workdir, CHECKPOINTS))
-    due = -(-plan.last // settings.every_steps) if settings.every_steps else settings.keep
-    num_missing = max(1, min(settings.keep, due) + permanent + 2 - num_existing)
-    num_complete = num_missing if settings.average == 1 else min(num_missing, 3 + permanent)
+    num_due = -(-plan.last_step // settings.every_steps) if settings.every_steps else settings.keep
+    num_missing = max(1, min(settings.keep, num_due) + num_permanent + 2 - num_existing)
+    num_complete = num_missing if settings.average == 1 else min(num_missing, 3 + num_permanent)
     size = num_complete * _num_bytes(state) + (num_missing - num_complete) * parameter_bytes
-    return size + best * (settings.keep_best and plan.has_dev)
+    return size + 2 * _num_bytes(state.evaluated) * (settings.keep_best and plan.has_dev)
 
 
 def _num_bytes(tree: object) -> int:
-    return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
+    return sum(array.size * array.dtype.itemsize for array in jax.tree.leaves(tree))
 
 
 def _lines(plan: Plan, requested: Config) -> Iterator[str]:
-    data = plan.config.data
-    done = max(steps_of_run(plan.workdir, CHECKPOINTS), default=0)
-    if done >= plan.last:
-        yield f"{plan.workdir} has reached its last step, {plan.last:,}: training would do nothing"
+    data, last_step = plan.config.data, plan.last_step
+    saved_step = max(steps_of_run(plan.workdir, CHECKPOINTS), default=0)
+    if saved_step >= last_step:
+        yield f"{plan.workdir} has reached its last step, {last_step:,}: training would do nothing"
     else:
-        summary = f"resumes {plan.workdir}" if done else f"begins a run in {plan.workdir}"
-        epochs = (plan.last - done) / plan.batches.steps_per_epoch
-        yield f"{summary}: steps {done + 1:,} to {plan.last:,}, {epochs:,.1f} epochs"
+        action = f"resumes {plan.workdir}" if saved_step else f"begins a run in {plan.workdir}"
+        epochs = (last_step - saved_step) / plan.batches.steps_per_epoch
+        yield f"{action}: steps {saved_step + 1:,} to {last_step:,}, {epochs:,.1f} epochs"
     if resolved := differences(requested, plan.config):
         yield f"open choices resolved: {format_differences(resolved)}"
     yield from describe_corpus(plan.batches).split("\n")
@@ -144,12 +142,12 @@ def _lines(plan: Plan, requested: Config) -> Iterator[str]:
         f"{device.platform} device(s), which has {gib(memory_of_a_device(plan.mesh))}; the "
         "compiled step may need twice as much, which --compile-only measures"
     )
-    if done < plan.last:
+    if saved_step < last_step:
         settings, workdir = plan.config.checkpoint, plan.workdir
-        when = f"every {settings.every_steps:,} steps" if settings.every_steps else "at the end"
+        schedule = f"every {settings.every_steps:,} steps" if settings.every_steps else "at the end"
         yield (
             f"{workdir} would contain config.json, the vocabulary, log.jsonl, TensorBoard events, "
-            f"and checkpoints {when}, of which {settings.keep} are kept: at most "
+            f"and checkpoints {schedule}, of which {settings.keep} are kept: at most "
             f"{gib(_bytes_of_checkpoints(plan))}"
         )
     yield "all checks have passed; only tokenized text remains, in the cache"

@@ -18,7 +18,7 @@ from t2t_jax.tasks import task_of
 
 
 class EncoderStates(NamedTuple):
-    """The encoder outputs for n lines."""
+    """The encoder outputs for n lines of text: a vector for each subword."""
 
     states: Float32[np.ndarray, "n s d_model"]
     """The vector of each subword, padded with zeros."""
@@ -47,18 +47,18 @@ def encoder_states(
     translator.check_process()
     network = _network(translator)
     tokens = _sources(translator, arguments.texts(lines, "lines", first_line), first_line)
-    for number, line_tokens in enumerate(tokens, first_line):
-        long_lines.check_one_pass(f"line {number}", len(line_tokens), translator.longest_sentence)
+    for line_number, ids in enumerate(tokens, first_line):
+        long_lines.check_one_pass(f"line {line_number}", len(ids), translator.longest_sentence)
     lengths = [*map(len, tokens)]
     shape = len(tokens), max(lengths, default=0), network.config.d_model
     states = np.zeros(shape, np.float32)
 
-    def encoded(ids: Int32[Array, "b s"]) -> Float[Array, "b s d_model"]:
+    def encode(ids: Int32[Array, "b s"]) -> Float[Array, "b s d_model"]:
         return _encoded(network, translator.params, ids)
 
     with within_memory(decoding=True):
-        for line, row in scoring.compute_rows(translator, [tokens], lengths, encoded):
-            states[line, : lengths[line]] = row[: lengths[line]]
+        for index, vectors in scoring.compute_rows(translator, [tokens], lengths, encode):
+            states[index, : lengths[index]] = vectors[: lengths[index]]
     return EncoderStates(states, np.array(lengths, np.int32), tokens)
 
 
@@ -79,7 +79,7 @@ def _sources(translator: Translator, lines: list[str], first_line: int) -> list[
         translator.check_translates()
         return translator.encode(lines)
     task: Any = task_of(translator.config.data.corpus, translator.config.data.task)
-    return [x.tolist() for x in task.unlabelled(translator, lines, first_line).sentences]
+    return [ids.tolist() for ids in task.unlabelled(translator, lines, first_line).sentences]
 
 
 @partial(interceptors.InterceptedJit, static_argnums=0)

@@ -93,7 +93,7 @@ def evaluate(
       num_sentences: the number of sentences, documents or images to evaluate, starting with the
         first; None means all. Losses and scores cover the same sentences.
       seed: the random seed of sampling (`temperature` above 0).
-      overrides: decoding fields, as in `Translator.configured`.
+      overrides: decoding fields to change, such as `beam_size=1`.
 
     Raises:
       TypeError: an argument has a wrong type.
@@ -127,15 +127,15 @@ def evaluate_split(
     config = translator.configured(**overrides)
     longest = translator.longest_sentence
     pairs = prepare_evaluation(config, corpus, translator.vocabulary, split, longest=longest)
-    loss = cache(partial(corpus_loss, translator, pairs))
+    compute_loss = cache(partial(corpus_loss, translator, pairs))
     task = task_of(corpus.name, corpus.task)
-    request = Scoring(translator, corpus, split, loss, num_sentences, seed, config.decoding)
+    request = Scoring(translator, corpus, split, compute_loss, num_sentences, seed, config.decoding)
     scored = task.scored(request)
     is_whole = task.grid.whole_split
-    losses, count = loss(), len(scored.sources) if is_whole else pairs.num_pairs_read
+    loss, num_scored = (compute_loss(), len(scored.sources) if is_whole else pairs.num_pairs_read)
     if not is_whole or len(pairs) < pairs.num_pairs_read:
-        losses = losses._replace(sentence_nll=None, sentence_tokens=None)
-    return Evaluation(split, losses, *scored, count, time.monotonic() - start)
+        loss = loss._replace(sentence_nll=None, sentence_tokens=None)
+    return Evaluation(split, loss, *scored, num_scored, time.monotonic() - start)
 
 
 def score_record(
@@ -231,12 +231,12 @@ def computed_batches(
         layout = batch_layout(mesh, rows, max(lengths), tokens_per_device)
         # Each process needs the targets of all rows to assign results to examples.
         full_batch = batches(step, np.arange(layout.passes * layout.rows_per_pass))
-        local: Batch = jax.tree.map(itemgetter(layout.local_rows()), full_batch)
-        return batches.placement(step), full_batch.targets, program(layout.put(local))
+        local_batch: Batch = jax.tree.map(itemgetter(layout.local_rows()), full_batch)
+        return batches.placement(step), full_batch.targets, program(layout.put(local_batch))
 
-    for placement, targets, out in prefetch_one(map(launch, range(batches.steps_per_epoch))):
+    for placement, targets, result in prefetch_one(map(launch, range(batches.steps_per_epoch))):
         safe_point()
-        yield placement, targets, on_host(out)
+        yield placement, targets, on_host(result)
 
 
 def _sums_by_example(
@@ -244,10 +244,10 @@ def _sums_by_example(
     segments: Int32[np.ndarray, "rows t"],
     losses: Float32[np.ndarray, "passes rows_per_pass t"],
 ) -> Float64[np.ndarray, "2 n"]:
-    """Return the loss sum and the number of targets of each placed example."""
-    most = int(placement.segments.max()) + 1
+    """Return the sum of the losses and the number of targets of each example in a batch."""
+    num_segments = int(placement.segments.max()) + 1
     # Packed rows have several examples, one segment each; segment 0 is padding.
-    cells = (np.arange(len(segments))[:, None] * most + segments).ravel()
-    sizes = len(segments) * most
-    summed = np.bincount(cells, losses.ravel(), sizes), np.bincount(cells, minlength=sizes)
-    return np.stack(summed)[:, placement.rows * most + placement.segments]
+    bins = (np.arange(len(segments))[:, None] * num_segments + segments).ravel()
+    num_bins = len(segments) * num_segments
+    sums = np.bincount(bins, losses.ravel(), num_bins), np.bincount(bins, minlength=num_bins)
+    return np.stack(sums)[:, placement.rows * num_segments + placement.segments]

@@ -27,7 +27,7 @@ _EVALUATIONS = 3
 
 
 class CorpusFigures(NamedTuple):
-    """The corpus figures that the rules read."""
+    """The figures of a training corpus, such as the share of padding, that health rules read."""
 
     num_pairs_read: int
     """The number of pairs in the corpus."""
@@ -48,21 +48,21 @@ Rule = Callable[[Config, CorpusFigures, History], str | None]
 
 
 def corpus_figures(batches: Batches) -> CorpusFigures:
-    """Compute the figures of a train split."""
-    content, waste = batches.parts.content, batches.padding_waste
-    tokens = {"source": content.source.total, "target": content.target.total}
-    positions = sum(tokens[side] / (1 - share) for side, share in waste.items())
-    empty = batches.empty_rows()
-    padding = 1 - sum(tokens[side] for side in waste) / (positions * (1 - empty))
+    """Compute the figures of a train split that the health rules read."""
+    counts, padding_shares = batches.parts.content, batches.padding_waste
+    num_tokens = {"source": counts.source.total, "target": counts.target.total}
+    positions = sum(num_tokens[side] / (1 - share) for side, share in padding_shares.items())
+    empty_share = batches.empty_rows()
+    padding = 1 - sum(num_tokens[side] for side in padding_shares) / (positions * (1 - empty_share))
     nll = unigram_nll(batches.parts.token_counts())
-    bounds = batches.bounds_with_few_empty_rows(_MOST_EMPTY) if empty > _MOST_EMPTY else None
-    return CorpusFigures(content.num_pairs_read, content.skipped, padding, nll, empty, bounds)
+    bounds = batches.bounds_with_few_empty_rows(_MOST_EMPTY) if empty_share > _MOST_EMPTY else None
+    return CorpusFigures(counts.num_pairs_read, counts.skipped, padding, nll, empty_share, bounds)
 
 
 def unigram_nll(counts: Integer[np.ndarray, " vocab"]) -> float:
     """Compute the loss of a unigram model: the entropy of the token frequencies in nats."""
-    shares = counts[counts > 0] / counts.sum()
-    return float(-(shares * np.log(shares)).sum())
+    frequencies = counts[counts > 0] / counts.sum()
+    return float(-(frequencies * np.log(frequencies)).sum())
 
 
 def many_pairs_skipped(config: Config, corpus: CorpusFigures, history: History) -> str | None:
@@ -101,7 +101,7 @@ def much_padding(config: Config, corpus: CorpusFigures, history: History) -> str
 
 
 def many_empty_rows(config: Config, corpus: CorpusFigures, history: History) -> str | None:
-    """Warn if more than 5% of the positions are in empty rows."""
+    """Warn if more than 5% of the batch positions are in empty rows."""
     if corpus.empty_rows <= _MOST_EMPTY:
         return None
     remedy = "train on fewer devices along parallel.data and parallel.fsdp"
@@ -135,11 +135,9 @@ def loss_above_unigram(config: Config, corpus: CorpusFigures, history: History) 
 
 
 def gradient_norm_grows(config: Config, corpus: CorpusFigures, history: History) -> str | None:
-    """Warn if the gradient norm has tripled within 15 log lines after the warmup.
-
-    The rule compares the medians of the first and the last 5 of these lines, without non-finite
-    norms. In healthy runs, the medians differ by less than a factor of 2.
-    """
+    """Warn if the gradient norm has tripled within 15 log lines after the warmup."""
+    # The rule compares the medians of the first and the last 5 of these lines, without non-finite
+    # norms. In healthy runs, the medians differ by less than a factor of 2.
     warmup = config.training.warmup_steps
     recent = [r for r in history.training[-3 * _WINDOW :] if r["step"] > warmup]
     if len(recent) < 3 * _WINDOW:
@@ -156,11 +154,9 @@ def gradient_norm_grows(config: Config, corpus: CorpusFigures, history: History)
 
 
 def devices_wait_for_data(config: Config, corpus: CorpusFigures, history: History) -> str | None:
-    """Warn if the devices waited for data over 10% of the time in two consecutive log lines.
-
-    Lines with fewer than 5 seconds of training do not count. One line is not enough, because the
-    first line of a run includes startup time.
-    """
+    """Warn if the devices waited for data over 10% of the time in two consecutive log lines."""
+    # Lines with fewer than 5 seconds of training do not count. One line is not enough, because the
+    # first line of a run includes startup time.
     lines = history.training[-2:]
     waits = [r.get("data_wait") or 0.0 for r in lines if _seconds(r) >= _SHORTEST_WAIT]
     if len(waits) < 2 or min(waits) <= _MOST_WAITING:
@@ -174,11 +170,11 @@ def devices_wait_for_data(config: Config, corpus: CorpusFigures, history: Histor
 
 def dev_score_falls(config: Config, corpus: CorpusFigures, history: History) -> str | None:
     """Warn if the best dev score is more than 2 evaluations old."""
-    since = plateau(history.evaluations)
-    if since is None or since.evaluations < _EVALUATIONS:
+    stall = plateau(history.evaluations)
+    if stall is None or stall.evaluations < _EVALUATIONS:
         return None
     return (
-        f"{since}: further steps may make the model worse on unseen text; use the "
+        f"{stall}: further steps may make the model worse on unseen text; use the "
         "best checkpoint (--step best), raise model.dropout_rate="
         f"{config.model.dropout_rate} in a new run, or end such runs by "
         "training.stop_after_evaluations_without_gain"
@@ -212,15 +208,15 @@ RULES: Mapping[str, Rule] = {
 
 
 class Health:
-    """Check a run with all rules, each of which warns at most once per process."""
+    """Check a run with all health rules; each rule warns at most once per process."""
 
     def __init__(self, config: Config, corpus: CorpusFigures) -> None:
-        """Set up the rules."""
+        """Set up the health rules for a config and the figures of its corpus."""
         self._config, self._corpus = config, corpus
         self._reported: set[str] = set()
 
     def news(self, history: History) -> Iterator[tuple[str, str]]:
-        """Yield the name and the warning of each rule that newly warns."""
+        """Yield the name and the warning text of each health rule that warns for the first time."""
         for name, rule in RULES.items():
             if name not in self._reported and (text := rule(self._config, self._corpus, history)):
                 self._reported.add(name)
@@ -228,7 +224,7 @@ class Health:
 
 
 def _lower_rate(config: Config) -> str:
-    """Return the advice for a learning rate that is too high."""
+    """Return the advice to lower the learning rate or to raise the warmup, with their values."""
     training = config.training
     rate = (
         f"training.learning_rate_factor={training.learning_rate_factor:g}"
@@ -244,6 +240,6 @@ def _median_norm(records: Sequence[Record]) -> float | None:
 
 
 def _seconds(record: Record) -> float:
-    """Return the seconds of training of a record, or 0 if unknown."""
+    """Return the seconds of training that a log record covers; 0 if unknown."""
     tokens, rate = record.get("target_tokens"), record.get("target_tokens_per_second")
     return tokens / rate if tokens and rate else 0.0

@@ -33,14 +33,14 @@ class History:
 
     @staticmethod
     def of(records: Iterable[Record]) -> "History":
-        """Make the history of a log."""
+        """Sort the records of a run's log by kind."""
         history = History()
         for record in records:
             history.add(record)
         return history
 
     def add(self, record: Record) -> None:
-        """Add a log record, unless its kind is not part of the history."""
+        """Add a log record to the history, which ignores other kinds of records."""
         kinds = {"train": self.training, "dev": self.evaluations, WARNING: self.warnings}
         if record["of"] == END:
             self.end = record
@@ -68,7 +68,7 @@ def dev_score(evaluation: Record) -> float:
 
 
 def score_name(evaluation: Record) -> str:
-    """Return the name of the `dev_score`, such as BLEU."""
+    """Return the name of the score, such as BLEU, that selects the best checkpoint."""
     if "metric" in evaluation:
         return str(evaluation["metric"])
     names = (task.score[1] for _, task in TASKS.each() if task.score[0] in evaluation)
@@ -77,12 +77,12 @@ def score_name(evaluation: Record) -> str:
 
 def score_at(evaluations: Iterable[Record], step: float = math.inf) -> str:
     """Describe the newest score up to a step, as ", BLEU 27.30 on dev at step 900"."""
-    text = ""
+    description = ""
     for record in evaluations:
         score = dev_score(record)
         if record["step"] <= step and score > -math.inf:
-            text = f", {score_name(record)} {score:.2f} on dev at step {record['step']:,}"
-    return text
+            description = f", {score_name(record)} {score:.2f} on dev at step {record['step']:,}"
+    return description
 
 
 class Plateau(NamedTuple):
@@ -100,7 +100,7 @@ class Plateau(NamedTuple):
     """The number of evaluations since the best evaluation."""
 
     def __str__(self) -> str:
-        """Describe the scores as the start of a sentence."""
+        """Describe the best and the last dev score as the start of a sentence."""
         return (
             f"dev scored {self.best:.2f} at step {self.best_step:,}, and no better in the "
             f"{self.evaluations} evaluation(s) since ({self.last:.2f} at step {self.last_step:,})"
@@ -117,14 +117,14 @@ def plateau(evaluations: Sequence[Record]) -> Plateau | None:
     if not evaluations:
         return None
     measure = evaluations[-1].get("measure")
-    scored = [(dev_score(e), e["step"]) for e in evaluations if e.get("measure") == measure]
-    first_best = max(range(len(scored)), key=lambda index: scored[index][0])
-    return Plateau(*scored[first_best], *scored[-1], len(scored) - 1 - first_best)
+    points = [(dev_score(e), e["step"]) for e in evaluations if e.get("measure") == measure]
+    best_index = max(range(len(points)), key=lambda index: points[index][0])
+    return Plateau(*points[best_index], *points[-1], len(points) - 1 - best_index)
 
 
 def reason_to_stop(config: TrainingConfig, evaluations: Sequence[Record]) -> str | None:
-    """Return why a run stops early after its last evaluation, or None."""
-    patience, since = config.stop_after_evaluations_without_gain, plateau(evaluations)
-    if patience is None or since is None or since.evaluations < patience:
+    """Return why early stopping ends a run after its last evaluation; None if the run continues."""
+    patience, stall = config.stop_after_evaluations_without_gain, plateau(evaluations)
+    if patience is None or stall is None or stall.evaluations < patience:
         return None
-    return f"{since}, which ends the run (training.stop_after_evaluations_without_gain={patience})"
+    return f"{stall}, which ends the run (training.stop_after_evaluations_without_gain={patience})"

@@ -62,7 +62,7 @@ _SCHEMA = schema(
 
 
 def read_jobs(workdir: Path) -> list[Record]:
-    """Read the accounts of the jobs of a run, oldest first; warn about unreadable files."""
+    """Read the accounts (time use) of a run's jobs, oldest first; warn about unreadable files."""
     jobs = []
     for path in _accounts(workdir):
         try:
@@ -80,9 +80,9 @@ def _accounts(workdir: Path) -> Iterator[Path]:
 
 
 class JobRecord:
-    """The account of the current job, which all processes of a run share.
+    """The account (time use) of the current job, one start of a run, in all of its processes.
 
-    Within the context, a thread updates the file. An error that leaves the context ends the job.
+    An error that leaves the context ends the job.
 
     Attributes:
       saved: the time of the last checkpoint or the start, in seconds since 1970.
@@ -100,13 +100,13 @@ class JobRecord:
         """Create the account of a job that starts after `first_step` steps.
 
         Args:
-          provenance: the software of the job, without files; see `run.provenance`.
+          provenance: the software of the job, from `without_files`.
         """
         self._progress, self._directory, self.saved = progress, workdir / _JOBS, time.time()
         self._over, self._writing = Event(), Lock()
         self._keeper = Thread(target=self._keep_written, daemon=True, name="account of the job")
         self._at: list[Record] = []
-        hardware = peaks(jax.devices())
+        peak = peaks(jax.devices())
         self._account: Record = {
             "begun": progress.begun,
             "host": host_name(),
@@ -115,7 +115,7 @@ class JobRecord:
             "kind": jax.devices()[0].device_kind,
             "hardware": hardware_name(jax.devices()),
             **_work_per_step(config, batches),
-            "peak": hardware and hardware.flops_per_s,
+            "peak": peak and peak.flops_per_s,
             **({"provenance": provenance} if provenance else {}),
             "first_step": first_step,
             "step": first_step,
@@ -127,13 +127,13 @@ class JobRecord:
         self._path = self._directory / f"{max(numbers, default=0) + 1}.json"
 
     def __enter__(self) -> "JobRecord":
-        """Start to update the file."""
+        """Write the account of the job, and start the thread that updates it."""
         self._write()
         self._keeper.start()
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        """Record an error, and stop updating the file."""
+        """Record the error, if any, that ended the job, and stop updating its account."""
         self._over.set()
         self._keeper.join()
         if error is not None and self._account["ended"] is None:
@@ -142,11 +142,11 @@ class JobRecord:
             self.end(text, exit_code_of(error))
 
     def step(self, step: int) -> None:
-        """Record a launched step."""
+        """Set the last launched step in the account of the job."""
         self._account["step"] = step
 
     def checkpoint(self, step: int) -> None:
-        """Record that a later job can resume from a step."""
+        """Record a checkpoint, from which a later job can resume, in the account of the job."""
         self.saved = time.time()
         self._at.append({"step": step, "steps": self._progress.seconds()[STEPS]})
         self._write()
@@ -201,7 +201,7 @@ _SET_BACK = "the system clock was set back between jobs, which counts as no time
 
 
 class JobTime(NamedTuple):
-    """The use of one job's time."""
+    """How one job of a run used its time."""
 
     account: Record
     """The account of the job."""
@@ -214,7 +214,7 @@ class JobTime(NamedTuple):
 
 
 class Goodput(NamedTuple):
-    """The use of a run's time."""
+    """How a run used its time, over all of its jobs."""
 
     jobs: tuple[JobTime, ...]
     """The jobs of the run, at least one, oldest first."""
@@ -223,40 +223,40 @@ class Goodput(NamedTuple):
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Return the seconds by bucket."""
+        """Return the seconds of a run by time bucket, such as compilation."""
         return {name: sum(job.seconds[name] for job in self.jobs) for name in BUCKETS}
 
     @property
     def device_hours(self) -> dict[str, float]:
-        """Return the device hours by bucket; between jobs, the devices of the earlier job count."""
+        """Return device hours by time bucket; between jobs, the earlier job's devices count."""
         counted = [(job.account["devices"], job.seconds) for job in self.jobs]
         return {name: sum(n * seconds[name] for n, seconds in counted) / _HOUR for name in BUCKETS}
 
     @property
     def mfu(self) -> tuple[float, float] | None:
-        """Return the model FLOPs utilization (MFU): FLOPs of productive steps / peak FLOPs.
+        """Return the model FLOPs utilization (MFU): FLOPs of unrepeated steps / peak FLOPs.
 
         Returns:
           The MFU over the time of productive steps, and over the total time; None if the peak of
           the devices is unknown or no step is productive.
         """
-        done = productive = total = 0.0
+        flops_done = productive_peak = total_peak = 0.0
         for job in self.jobs:
             flops, peak = job.account.get("flops"), job.account.get("peak")
             if not flops or not peak:
                 return None
-            done += flops * job.steps
-            productive += peak * job.account["devices"] * job.seconds[STEPS]
-            total += peak * job.account["devices"] * sum(job.seconds.values())
-        return (done / productive, done / total) if productive else None
+            flops_done += flops * job.steps
+            productive_peak += peak * job.account["devices"] * job.seconds[STEPS]
+            total_peak += peak * job.account["devices"] * sum(job.seconds.values())
+        return (flops_done / productive_peak, flops_done / total_peak) if productive_peak else None
 
     def summary(self) -> str:
-        """Return a line with the buckets of at least 0.5% of the time, largest first."""
+        """Describe in a line the time buckets with at least 0.5% of the time, largest first."""
         seconds = self.seconds
         total = sum(seconds.values()) or 1.0
         sorted_names = sorted(BUCKETS, key=lambda name: -seconds[name])
-        shares = [(seconds[name] / total, BUCKETS[name]) for name in sorted_names]
-        texts = [f"{share:.0%} {name}" for share, name in shares if share >= 0.005]
+        labeled_shares = [(seconds[name] / total, BUCKETS[name]) for name in sorted_names]
+        texts = [f"{share:.0%} {name}" for share, name in labeled_shares if share >= 0.005]
         return ", ".join([*texts, *self.notices])
 
     def figures(self, price: float | None, watts: float | None) -> Record:
@@ -301,30 +301,35 @@ def read_goodput(workdir: Path) -> Goodput | None:
 
 
 def goodput(jobs: Sequence[Record]) -> Goodput:
-    """Compute the time use of a run.
+    """Compute how a run used its time.
 
-    A step is repeated if a later job resumed from an earlier step. Times within a job come from a
-    monotonic clock, times between jobs from the system clock.
+    A step is repeated if a later job resumed from an earlier step.
 
     Args:
       jobs: the accounts from `read_jobs`, at least one.
     """
+    # Times within a job come from a monotonic clock, times between jobs from the system clock.
     starts = [job["first_step"] for job in jobs]
     # The smallest first step of the later jobs, for each job but the last.
-    later = [*accumulate(reversed(starts), min)][-2::-1]
+    resumed_steps = [*accumulate(reversed(starts), min)][-2::-1]
     gaps = [after["begun"] - job["written"] for job, after in pairwise(jobs)]
-    spans = zip(jobs, [*later, None], [*gaps, 0.0], strict=True)
+    spans = zip(jobs, [*resumed_steps, None], [*gaps, 0.0], strict=True)
     times = tuple(_time_of(job, resumed, max(0.0, gap)) for job, resumed, gap in spans)
     return Goodput(times, (_SET_BACK,) if min(gaps, default=0.0) < 0 else ())
 
 
 def _time_of(job: Record, resumed: int | None, gap: float) -> JobTime:
-    """Return the time use of a job, whose steps after `resumed` a later job repeated."""
+    """Return how a job used its time.
+
+    Args:
+      resumed: the step after which a later job repeated the steps; None if none did.
+      gap: the seconds until the next job.
+    """
     first, last = job["first_step"], job["step"]
-    spent = dict.fromkeys(PHASES, 0.0) | job["seconds"]  # older versions had fewer phases
+    times = dict.fromkeys(PHASES, 0.0) | job["seconds"]  # older versions had fewer phases
     until = last if resumed is None else min(max(first, resumed), last)
-    marks = {mark["step"]: min(mark["steps"], spent[STEPS]) for mark in job["at"]}
-    marks = {first: 0.0} | marks | {last: spent[STEPS]}
-    productive = float(np.interp(until, sorted(marks), [marks[at] for at in sorted(marks)]))
-    seconds = spent | {STEPS: productive, REPEATED: spent[STEPS] - productive, BETWEEN: gap}
+    time_at = {mark["step"]: min(mark["steps"], times[STEPS]) for mark in job["at"]}
+    time_at = {first: 0.0} | time_at | {last: times[STEPS]}
+    productive = float(np.interp(until, sorted(time_at), [time_at[at] for at in sorted(time_at)]))
+    seconds = times | {STEPS: productive, REPEATED: times[STEPS] - productive, BETWEEN: gap}
     return JobTime(job, until - first, last - until, {name: seconds[name] for name in BUCKETS})

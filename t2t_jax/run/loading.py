@@ -143,6 +143,11 @@ class TrainedRun:
     ) -> Translator:
         """Load the model of the run, as `t2t_jax.load` does.
 
+        Args:
+          average: the number of last checkpoints to average; None follows the config.
+          step: the last of their steps, or "best" by dev score; None is the newest.
+          parallel: the device mesh; None holds all parameters on each device.
+
         Raises:
           UserError: the checkpoint is missing or damaged, or the mesh is unsuitable.
         """

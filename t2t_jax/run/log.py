@@ -131,7 +131,7 @@ class RunLog:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        """Record a `UserError`, remove the progress bar and close the files."""
+        """Record a `UserError` that ended training, remove the progress bar and close the files."""
         self._progress.stop()
         self._draw(least_seconds=0)
         if isinstance(error, UserError) and not may_pass(error):
@@ -148,7 +148,7 @@ class RunLog:
         self._console.print(text, highlight=False, markup=False)
 
     def step(self, step: int) -> None:
-        """Move the progress bar."""
+        """Move the progress bar to a step."""
         self.newest_step = step
         self._progress.update(self._bar, completed=step)
         self._draw()
@@ -202,15 +202,18 @@ class RunLog:
         self.look(step)
 
     def look(self, step: int) -> None:
-        """Check the records with the health rules; print and record warnings.
-
-        Each process prints a warning once, and the log records a warning once.
-        """
+        """Check the records with the health rules; print and record warnings."""
+        # Each process prints a warning once, and the log records a warning once.
         for rule, text in self._health.news(self.history) if self._health else ():
             self.warn(step, rule, text)
 
     def warn(self, step: int, rule: str, text: str, **figures: float) -> None:
-        """Print a warning, and record it unless the log has a warning of the same rule."""
+        """Print a warning, and record it unless the log has a warning of the same rule.
+
+        Args:
+          rule: the name of the rule.
+          figures: values to record with the warning.
+        """
         self.say(f"warning: {text}")
         if all(record.get("rule") != rule for record in self.history.warnings):
             self._record(step, WARNING, {"rule": rule, "text": text, **figures})
@@ -218,16 +221,15 @@ class RunLog:
     def end(self, step: int, reason: str, advice: str) -> None:
         """Print and record why training ended after a step.
 
-        If the run ended at the same step for the same reason before, the old record stays.
-
         Args:
           reason: the reason, a sentence without a full stop.
           advice: the printed advice for the user, which is not recorded.
         """
         self.say(f"{reason}; {advice}")
-        before = self._end_before or {}
-        is_unchanged = (before.get("step"), before.get("text")) == (step, reason)
-        self._record(step, END, before if is_unchanged else {"text": reason})
+        # If the run ended at the same step for the same reason before, the old record stays.
+        old_end = self._end_before or {}
+        is_unchanged = (old_end.get("step"), old_end.get("text")) == (step, reason)
+        self._record(step, END, old_end if is_unchanged else {"text": reason})
 
     def checkpoint(self, step: int | None) -> None:
         """Record once that the checkpoint of a step is complete on the disk."""
@@ -235,18 +237,18 @@ class RunLog:
             self._recorded.add((CHECKPOINT, step))
             self._record(step, CHECKPOINT, {})
 
-    def _record(self, step: int, name: str, figures: Record) -> None:
-        line = as_line({"step": step, "of": name, "time": time.time(), **figures})
+    def _record(self, step: int, kind: str, figures: Record) -> None:
+        line = as_line({"step": step, "of": kind, "time": time.time(), **figures})
         record = json.loads(line)  # the values that a resumed run reads
         self.history.add(record)
         if not is_main():
             return
-        waiting = [line + "\n"]
+        unwritten_lines = [line + "\n"]
 
         def write() -> None:
             with self._writing():
-                if waiting:  # after an error, the line is in the file buffer
-                    self._file.write(waiting.pop())
+                if unwritten_lines:  # after an error, the line is in the file buffer
+                    self._file.write(unwritten_lines.pop())
                 self._file.flush()
                 self._events.flush()
 

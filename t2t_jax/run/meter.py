@@ -58,9 +58,9 @@ class StepMeter:
             self._read_one()
 
     def launching(self, shape: tuple[int, ...]) -> AbstractContextManager[None]:
-        """Return the context for launching a step, which times compilation separately.
+        """Return the context for launching a step on a batch of this shape.
 
-        JAX compiles the step at the first launch with each batch shape.
+        JAX compiles the step at the first launch with each shape, which counts as compilation.
         """
         if shape in self._compiled:
             return self._progress.waiting()
@@ -91,33 +91,33 @@ class StepMeter:
         if step % self._config.log_every_steps == 0 or step == self._config.num_train_steps:
             self._record(step, metrics)
 
-    def _record(self, step: int, last: StepMetrics) -> None:
+    def _record(self, step: int, last_metrics: StepMetrics) -> None:
         now = self._progress.seconds()
-        waited = now[DATA] - self._before[DATA]
-        seconds = now[STEPS] - self._before[STEPS] + waited
+        wait_seconds = now[DATA] - self._before[DATA]
+        seconds = now[STEPS] - self._before[STEPS] + wait_seconds
         elapsed = sum(now[phase] - self._begin[phase] for phase in (STEPS, DATA))
-        per_step, self._before = elapsed / (step - self._first_step), now
+        seconds_per_step, self._before = elapsed / (step - self._first_step), now
         smoothed, nll, tokens = self.window
         figures = {
             "loss": smoothed / tokens,
             "nll": nll / tokens,
             "perplexity": perplexity(nll / tokens, np.exp),
-            "learning_rate": float(last.learning_rate),
-            "gradient_norm": float(last.gradient_norm),
+            "learning_rate": float(last_metrics.learning_rate),
+            "gradient_norm": float(last_metrics.gradient_norm),
             "target_tokens": tokens,
             "target_tokens_per_second": (tokens - self._tokens_before) / seconds,
             "step_seconds": seconds / (step - self._newest_record),
-            "data_wait": min(1.0, waited / seconds),
+            "data_wait": min(1.0, wait_seconds / seconds),
             "devices": self._num_devices,
-            "nonfinite_steps": int(last.nonfinite_total),
+            "nonfinite_steps": int(last_metrics.nonfinite_total),
         }
         memory = {
             "host_memory_bytes": resident_memory(),
             "device_memory_bytes": peak_memory(jax.local_devices()),
         }
         figures |= {name: size for name, size in memory.items() if size is not None}
-        remaining = per_step * (self._config.num_train_steps - step)
-        self._log.training(step, figures, seconds_left=remaining)
+        seconds_left = seconds_per_step * (self._config.num_train_steps - step)
+        self._log.training(step, figures, seconds_left=seconds_left)
         self.window, self._tokens_before, self._newest_record = np.zeros(3), 0.0, step
 
 
@@ -139,7 +139,7 @@ class TrainingMetrics:
     run: Run | None = None
 
     def collect(self) -> Iterator[Any]:
-        """Yield the gauges with their current values."""
+        """Yield the Prometheus gauges with their current values."""
         from prometheus_client.core import GaugeMetricFamily
 
         if self.run is None:
@@ -156,7 +156,7 @@ class TrainingMetrics:
 
 @contextmanager
 def serving_metrics(port: int | None) -> Iterator[TrainingMetrics]:
-    """Serve metrics in a thread of process 0.
+    """Serve Prometheus metrics in a thread of process 0.
 
     Args:
       port: the port of the server; None starts no server.

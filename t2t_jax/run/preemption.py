@@ -24,22 +24,22 @@ class PreemptionNotices:
     """A context with a thread that polls the metadata server of a cloud."""
 
     def __init__(self, cloud: Cloud | None) -> None:
-        """Select the metadata server; None polls no server."""
+        """Select the metadata server of a cloud; None polls no server."""
         self._poll = {"gce": _notice_of_gce, "aws": _notice_of_aws}[cloud] if cloud else None
         self._notice, self._is_taken, self._over = "", False, Event()
 
     def __enter__(self) -> "PreemptionNotices":
-        """Start polling."""
+        """Start the thread that polls the metadata server."""
         if self._poll:
             Thread(target=self._watch, args=(self._poll,), daemon=True, name="notices").start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop polling."""
+        """Stop the thread that polls the metadata server."""
         self._over.set()
 
     def take(self) -> str:
-        """Return each notice once; return "" without a new notice."""
+        """Return the preemption notice of this host, once per notice; "" without a new one."""
         if self._is_taken:
             return ""
         self._is_taken = bool(self._notice)
@@ -73,10 +73,10 @@ def _notice_of_gce() -> str:
 def _notice_of_aws() -> str:
     server = os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://169.254.169.254")
     latest = f"{server.rstrip('/')}/latest"
-    seconds = {"X-aws-ec2-metadata-token-ttl-seconds": "60"}
-    token = {"X-aws-ec2-metadata-token": _answer(f"{latest}/api/token", seconds, "PUT")}
+    ttl_header = {"X-aws-ec2-metadata-token-ttl-seconds": "60"}
+    token_header = {"X-aws-ec2-metadata-token": _answer(f"{latest}/api/token", ttl_header, "PUT")}
     with suppress(urllib.error.HTTPError):  # 404 while there is no notice
-        action = json.loads(_answer(f"{latest}/meta-data/spot/instance-action", token))
+        action = json.loads(_answer(f"{latest}/meta-data/spot/instance-action", token_header))
         return f"{action.get('action')} at {action.get('time')}"
     return ""
 

@@ -52,7 +52,7 @@ from t2t_jax.training.step_memory import TrainingMemory, check_memory
 
 @dataclass(frozen=True)
 class Plan:
-    """The parts of a run that exist before its directory changes."""
+    """A checked training run before its directory changes: data, vocabulary, model and memory."""
 
     workdir: Path
     config: Config
@@ -78,7 +78,7 @@ class Plan:
         return "dev" in self.corpus.splits
 
     @property
-    def last(self) -> int:
+    def last_step(self) -> int:
         """Return the number of the last step."""
         return self.config.training.num_train_steps
 
@@ -105,7 +105,7 @@ class Run(Plan):
         return reason_to_stop(self.config.training, self.log.history.evaluations)
 
 
-def planned(config: Config, workdir: Path) -> Plan:
+def make_plan(config: Config, workdir: Path) -> Plan:
     """Make and check the plan of a run, without writing to its directory.
 
     Each process makes a plan; `in_turn` defines the order of the processes.
@@ -167,48 +167,48 @@ def open_run(config: Config, workdir: Path, mirror_dir: Path | None = None) -> I
     """Open a run for its next step, and close its files at the end of the context.
 
     Args:
-      mirror_dir: the parent of the local copy of a run in a bucket; see `system.mirror`.
+      mirror_dir: the parent of the local copy of a run in a bucket.
 
     Raises:
       UserError: the config, the corpus or the directory is invalid, another program trains in the
         directory, or every checkpoint of the run is unreadable.
     """
     progress = PhaseTimer()
-    plan = planned(config, workdir)
+    plan = make_plan(config, workdir)
     check_same(shared_facts(plan))
-    owned = plan.config, plan.corpus, plan.vocabulary
+    parts = plan.config, plan.corpus, plan.vocabulary
     watchdog = Watchdog(workdir, progress, plan.config.parallel.hang_minutes)
-    several = jax.process_count() > 1  # all of which write to the bucket
+    has_peers = jax.process_count() > 1  # all of which write to the bucket
     with (
         locked(workdir),
         StopSignal() as stop,
         watchdog,
-        nullcontext(workdir) if several else mirrored(workdir, stop, mirror_dir) as here,
+        nullcontext(workdir) if has_peers else mirrored(workdir, stop, mirror_dir) as folder,
     ):
-        run_files.begin_run(here, *owned)
+        run_files.begin_run(folder, *parts)
         software = provenance(plan.config)
         identity = Identity(plan.config, plan.fingerprints, without_files(software))
         with (
             orbax_kept_quiet(),
-            Checkpoints(here, identity) as checkpoints,
+            Checkpoints(folder, identity) as checkpoints,
             bound_together(),
             within_memory(),
         ):
             state = initial_state(plan, checkpoints)
-            run_files.claim(here, *owned)  # write the fields that may change, after all checks
-            first = int(state.step)
-            if first < plan.last:
-                run_files.become_ordinary(here)
-                record_provenance(here, software, first)
+            run_files.claim(folder, *parts)  # write the fields that may change, after all checks
+            start = int(state.step)
+            if start < plan.last_step:
+                run_files.become_ordinary(folder)
+                record_provenance(folder, software, start)
             with (
-                RunLog(here, first, plan.last, plan.health, predicted_by(plan.task)) as log,
+                RunLog(folder, start, plan.last_step, plan.health, predicted_by(plan.task)) as log,
                 JobRecord(
-                    here, progress, plan.config, plan.batches, first, identity.provenance
+                    folder, progress, plan.config, plan.batches, start, identity.provenance
                 ) as job,
             ):
-                log.checkpoint(first or None)
+                log.checkpoint(start or None)
                 log.say(describe_corpus(plan.batches))
-                log.look(first)
+                log.look(start)
                 watchdog.on_end = job.end
                 run = Run(
                     **vars(plan),
@@ -240,7 +240,7 @@ def _check_functions(config: Config, workdir: Path, *, is_resumed: bool) -> None
 
 
 def _with_sources(config: Config, vocabulary: Vocabulary) -> Config:
-    """Set `source_vocab_size` of a model that predicts labels.
+    """Set `source_vocab_size`, of a model that predicts labels, from its vocabulary.
 
     Raises:
       UserError: the vocabulary and the model differ in the number of source entries.
@@ -275,11 +275,11 @@ def training_parts(
         parts_of = partial(training_parts, task, config, vocabulary=vocabulary, engine=engine)
         parts = [(parts_of(corpus=component), weight) for component, weight in corpus.components]
         return mixed_parts(parts, temperature, window)
-    text = task.train_text(config, vocabulary)
+    text_rules = task.train_text(config, vocabulary)
     pieces = corpus.parts["train"].pieces if "train" in corpus.parts else None
-    if text is None or pieces is None:
+    if text_rules is None or pieces is None:
         return task.training_examples(config, corpus, vocabulary)
-    return pieces(config.data, vocabulary, text, engine)
+    return pieces(config.data, vocabulary, text_rules, engine)
 
 
 def _check_dev(config: Config, corpus: Corpus, vocabulary: Vocabulary) -> None:
@@ -296,7 +296,7 @@ def _check_dev(config: Config, corpus: Corpus, vocabulary: Vocabulary) -> None:
 
 
 def shared_facts(plan: Plan) -> dict[str, str]:
-    """Return the facts that must be equal in all processes: the config, and hashes of files."""
+    """Return the config and the hashes of files, which all processes must share, by description."""
     entries = named_entries(plan.config).values()
     of_hosts = {"data.corpus": "", "data.cache_dir": "", "data.prefetch": 1}  # may differ by host
     return {
@@ -309,10 +309,10 @@ def shared_facts(plan: Plan) -> dict[str, str]:
 def _introduction(run: Run) -> Iterator[str]:
     """Yield the log lines that describe a training run at its start."""
     config, training = run.config, run.config.training
-    first, last, schedule_end = int(run.state.step), run.last, training.schedule_end
-    if training.init_from is not None and not first:
-        which = "" if training.init_step is None else f", step {training.init_step}"
-        yield f"starts with the parameters and the vocabulary of {training.init_from}{which}"
+    start_step, last_step, schedule_end = int(run.state.step), run.last_step, training.schedule_end
+    if training.init_from is not None and not start_step:
+        checkpoint = "" if training.init_step is None else f", step {training.init_step}"
+        yield f"starts with the parameters and the vocabulary of {training.init_from}{checkpoint}"
     if not run.has_dev:
         yield f"{run.corpus.name} has no dev split, so there are no scores and no best checkpoint"
     elif training.ema_decay is not None:
@@ -328,11 +328,11 @@ def _introduction(run: Run) -> Iterator[str]:
         yield slices
     if config.parallel.backend == "jit" and (options := described_options(run.mesh)):
         yield f"compiled with {options}"
-    if first < last and run.reason_to_stop is None:
-        if schedule_end is not None and schedule_end < last:
+    if start_step < last_step and run.reason_to_stop is None:
+        if schedule_end is not None and schedule_end < last_step:
             yield (
                 f"the learning rate is 0 from training.schedule_steps={schedule_end} on, so later "
                 "steps do not change the parameters"
             )
         seconds = sum(run.progress.seconds().values())
-        yield f"step {first + 1:,} of {last:,} begins {seconds:.1f} s after the start"
+        yield f"step {start_step + 1:,} of {last_step:,} begins {seconds:.1f} s after the start"

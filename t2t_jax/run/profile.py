@@ -75,21 +75,21 @@ def profiled(
       last_step: the step after which training ends or pauses.
     """
 
-    def traced(first: int, last: int) -> Generator[_T, None, None]:
+    def traced(first: int, last_traced: int) -> Generator[_T, None, None]:
         process = f"_process_{jax.process_index()}" if jax.process_index() else ""
-        name, folder = f"steps_{first}_{last}{process}", profiles_folder(run.workdir)
+        name, folder = f"steps_{first}_{last_traced}{process}", profiles_folder(run.workdir)
         names = chain([name], (f"{name}_{number}" for number in count(2)))
         path = next(folder / name for name in names if not (folder / name).exists())
         with ExitStack() as trace:
             with meter.during(PROFILE):
                 _attempt(lambda: _begin(trace, path))
-            for step, batch in enumerate(islice(batches, last - first + 1), first):
+            for step, batch in enumerate(islice(batches, last_traced - first + 1), first):
                 with jax.profiler.StepTraceAnnotation("train", step_num=step):
                     yield batch
             with meter.during(PROFILE):
                 _attempt(trace.close)
         if path.exists():
-            run.log.say(f"profile of steps {first:,} to {last:,}: {path}")
+            run.log.say(f"profile of steps {first:,} to {last_traced:,}: {path}")
 
     step = int(run.state.step)
     if not is_main():
@@ -97,21 +97,21 @@ def profiled(
     elif steps and steps[1] <= step:
         run.log.say(f"no profile of steps {steps[0]:,} to {steps[1]:,}: these steps are done")
     while step < last_step:
-        last = step
+        last_traced = step
         if steps and steps[0] <= step + 1 <= steps[1]:
-            last = steps[1]
+            last_traced = steps[1]
         elif request.take():
-            last = min(step + _REQUESTED_STEPS, last_step)
-        if last == step:
+            last_traced = min(step + _REQUESTED_STEPS, last_step)
+        if last_traced == step:
             yield from islice(batches, 1)
             step += 1
         else:
-            yield from traced(step + 1, last)
-            step = last
+            yield from traced(step + 1, last_traced)
+            step = last_traced
 
 
 def _begin(trace: ExitStack, path: Path) -> None:
-    """Start a trace, which the exit of the stack writes."""
+    """Start a profiler trace, which is written to a directory when the stack closes."""
     options = jax.profiler.ProfileOptions()
     options.python_tracer_level = 0  # the Python tracer would slow down the steps
     with ExitStack() as parts:
@@ -123,7 +123,7 @@ def _begin(trace: ExitStack, path: Path) -> None:
 
 
 def _attempt(work: Callable[[], None]) -> None:
-    """Run a part of a trace; turn errors into warnings, because training must continue."""
+    """Start or stop the profiler; turn errors into warnings, because training must continue."""
     try:
         work()
     except Exception as error:  # the profiler raises many kinds of errors

@@ -23,19 +23,19 @@ CHECKPOINTS is only the time that training waits, since a thread writes checkpoi
 class PhaseTimer:
     """The phase of a training run, its step counts, and its seconds by phase.
 
-    The main thread launches a step while the devices compute the previous step, so waiting for a
-    batch costs nothing while the devices are busy. DATA counts only the time in which the main
-    thread waits for a batch and all launched steps are done. A separate thread notes the end of
-    each step.
+    The time of the phase DATA is only the time in which the main thread waits for a batch and all
+    launched steps are done.
 
     Attributes:
       begun: the start of the program, or of training in a notebook, in seconds since 1970.
       phase: the current phase of the main thread.
       launched: the number of launched steps.
       done: the number of finished steps.
-      waits: the nesting depth of `waiting` contexts of the main thread, including phases other than
-        STEPS.
+      waits: the nesting depth of `waiting` contexts of the main thread, in any phase.
     """
+
+    # The main thread launches a step while the devices compute the previous step, so waiting for a
+    # batch costs nothing while the devices are busy. A separate thread notes the end of each step.
 
     def __init__(self) -> None:
         """Start with the phase START and idle devices."""
@@ -50,7 +50,7 @@ class PhaseTimer:
         self._results: SimpleQueue[object] = SimpleQueue()
 
     def enter(self, phase: str) -> None:
-        """End the current phase, and start another."""
+        """End the current phase of training, such as compilation, and start another."""
         with self._lock:
             now = time.monotonic()
             self._seconds[self.phase] += now - self._since
@@ -59,19 +59,17 @@ class PhaseTimer:
     @contextmanager
     def during(self, phase: str) -> Iterator[None]:
         """Enter a phase for a context, and return to the previous phase."""
-        before = self.phase
+        old_phase = self.phase
         self.enter(phase)
         try:
             with self.waiting():
                 yield
         finally:
-            self.enter(before)
+            self.enter(old_phase)
 
     def seconds(self) -> dict[str, float]:
-        """Return the seconds by phase; their sum is the time since the start of the program.
-
-        Any thread may call this at any time.
-        """
+        """Return the seconds by phase; their sum is the time since the start of the program."""
+        # Any thread may call this method at any time.
         with self._lock:
             now = time.monotonic()
             seconds = dict(self._seconds)
@@ -82,14 +80,14 @@ class PhaseTimer:
     @contextmanager
     def waiting(self) -> Iterator[None]:
         """Mark a context in which the main thread waits for devices or other processes."""
-        before, outer = time.monotonic(), self.waits == 0
+        start, is_outermost = time.monotonic(), self.waits == 0
         self.waits += 1
         try:
             yield
         finally:
             self.waits -= 1
-            if outer:
-                self._waited += time.monotonic() - before
+            if is_outermost:
+                self._waited += time.monotonic() - start
 
     def take_lap(self) -> tuple[float, float]:
         """Return the times since the last call.

@@ -54,7 +54,7 @@ _UNRECORDED_RUN = UNRECORDED | {"first_step": 0}
 
 
 class SoftwareRecord(TypedDict):
-    """The fields of a provenance record."""
+    """The fields of a record of the software that trained a run."""
 
     code: str
     versions: dict[str, str]
@@ -84,8 +84,8 @@ def provenance(config: Config) -> Record:
     Returns:
       code: a hash of the code that computes results.
       files: a hash of the syntax tree of each file or registered function, by name.
-      versions: the result of `versions`.
-      settings: the result of `result_settings`.
+      versions: the versions of Python and packages.
+      settings: settings of JAX that change results.
       commit: the git commit of the package, if known.
       dirty: whether the package differs from the commit, if known.
     """
@@ -107,11 +107,10 @@ def without_files(record: Record) -> Record:
 def changes(before: Record, now: Record, packages: Collection[str] | None = None) -> list[str]:
     """List the differences of two provenance records: files, versions and settings.
 
-    Files that only one record contains are ignored, because configs use different files.
-
     Args:
       packages: the packages to compare; None compares all packages of both records.
     """
+    # Files that only one record contains are ignored, because configs use different files.
     differences = _differing(before.get("files", {}), now.get("files", {}))
     if UNRECORDED["code"] in (before["code"], now["code"]) and before["code"] != now["code"]:
         differences = ["code that was not recorded"]
@@ -138,7 +137,7 @@ def read_provenance(workdir: Path) -> list[Record]:
 
 
 def training_software(workdir: Path) -> list[Record]:
-    """Return `read_provenance`, or an `UNRECORDED` record for a run with steps."""
+    """Return the software records of a run; without them, for a run with steps, "unrecorded"."""
     software = read_provenance(workdir)
     return software or [_UNRECORDED_RUN] * bool(steps_of_run(workdir, CHECKPOINTS))
 
@@ -178,7 +177,7 @@ def _hash(text: str) -> str:
 
 @cache
 def _package_files() -> dict[str, str]:
-    """Return the hashes of `_HASHED`, by path in the package."""
+    """Return the hashes of the files of this package that compute results, by path."""
     return _hashes(_PACKAGE, (_PACKAGE / name for name in _HASHED))
 
 
@@ -219,18 +218,18 @@ def _modules_of(config: Config) -> Iterator[str]:
 
 
 def _hashes_of_package(name: str) -> dict[str, str]:
-    spec = None
+    module_spec = None
     with suppress(ImportError, ValueError):  # __main__ raises ValueError
-        spec = find_spec(name)
-    if spec is None or spec.origin is None:
+        module_spec = find_spec(name)
+    if module_spec is None or module_spec.origin is None:
         return {name: "unknown"}
-    origin = Path(spec.origin)
-    folder = origin.parent if spec.submodule_search_locations else origin
-    return _hashes(origin.parents[bool(spec.submodule_search_locations)], [folder])
+    origin = Path(module_spec.origin)
+    folder = origin.parent if module_spec.submodule_search_locations else origin
+    return _hashes(origin.parents[bool(module_spec.submodule_search_locations)], [folder])
 
 
 def _hash_of_entry(entry: Entry) -> str:
-    """Return a hash of the file or the notebook function that registered an entry."""
+    """Return a hash of the file or notebook function that registered a name; "unknown" if lost."""
     try:
         text = entry.source.text if entry.source else inspect.getsource(entry.load())
         return _hash(syntax(textwrap.dedent(text)))

@@ -34,17 +34,17 @@ def initial_run(config: Config) -> StoredRun | None:
     workdir, step = resolve_run(config.training.init_from), config.training.init_step
     run, steps = read_run(workdir), saved_steps(workdir)
     if not steps or step not in (None, *steps):
-        which = "no checkpoint" if step is None else f"no checkpoint of step {step}"
-        raise UserError(f"training.init_from={workdir} has {which}; it has {steps}")
-    free = [f"model.{name}" for name in _FREE]
+        lack = "no checkpoint" if step is None else f"no checkpoint of step {step}"
+        raise UserError(f"training.init_from={workdir} has {lack}; it has {steps}")
+    free_fields = [f"model.{name}" for name in _FREE]
     if config.data.facts.predicts_labels:
-        free += [f"model.{name}" for name in _OF_HEAD]
+        free_fields += [f"model.{name}" for name in _OF_HEAD]
     if not config.model.positions.has_table:
-        free.append("model.max_positions")
+        free_fields.append("model.max_positions")
     changed = {
         path: values
         for path, values in differences(run.config, config).items()
-        if path.startswith("model.") and path not in free
+        if path.startswith("model.") and path not in free_fields
     }
     if (size := run.vocabulary.source_size) and config.data.vocab_size != size:
         changed["data.vocab_size"] = size, config.data.vocab_size
@@ -57,7 +57,7 @@ def initial_run(config: Config) -> StoredRun | None:
 
 
 def initial_vocabulary(config: Config, run: StoredRun | None) -> Vocabulary | None:
-    """Return the vocabulary of the `initial_run`; None without such a run.
+    """Return the vocabulary of `run`, the run in `training.init_from`; None without one.
 
     A vocabulary with language tags is restricted to the languages of the config.
 
@@ -81,15 +81,15 @@ def initial_vocabulary(config: Config, run: StoredRun | None) -> Vocabulary | No
 
 
 def initial_state(plan: "Plan", checkpoints: Checkpoints) -> TrainState:
-    """Return the state of the newest checkpoint, or a new state."""
+    """Return the state of the newest checkpoint, or a new state, perhaps with given parameters."""
     config, model, mesh = plan.config, plan.model, plan.mesh
     if restored := checkpoints.restore(abstract_state(config, model, mesh)):
         return restored
     state, run = create_state(config, model, mesh), plan.load_initial_run()
     if run is None:
         return state
-    like_other = described_parameters(run, mesh)
-    params, _ = load_parameters(run, like_other, step=config.training.init_step)
+    abstract_params = described_parameters(run, mesh)
+    params, _ = load_parameters(run, abstract_params, step=config.training.init_step)
     if config.data.facts.predicts_labels:  # the labels, and so the head, may differ
         initial = state.params.items()
         params = {name: x if name in _HEAD else params.get(name, x) for name, x in initial}

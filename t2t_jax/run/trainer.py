@@ -113,26 +113,26 @@ def _train(
       The last state, and the number of the signal, or 0.
     """
     state, progress = run.state, run.progress
-    step = first = int(state.step)
-    pause = run.last if until is None else max(first, min(run.last, until))
+    step = start = int(state.step)
+    pause = run.last_step if until is None else max(start, min(run.last_step, until))
     train_step = compile_train_step(run.config, run.model, run.mesh)
-    scored = {record["step"] for record in run.log.history.evaluations}
-    if first and _evaluates(run, first) and first not in scored:
+    scored_steps = {record["step"] for record in run.log.history.evaluations}
+    if start and _evaluates(run, start) and start not in scored_steps:
         with progress.during(EVALUATION):  # a signal or a kill interrupted this evaluation
-            signal = _evaluate(run, first, state)
+            signal = _evaluate(run, start, state)
         if signal:
             return state, signal
     if _is_over(run):
         return state, 0
-    meter = StepMeter(run, first)
+    meter = StepMeter(run, start)
     saver = _Saver(run, meter, notices)
-    prefetched = run.batches.prefetch(first, pause, lambda shape: run.layout(shape).local_rows())
+    prefetched = run.batches.prefetch(start, pause, lambda shape: run.layout(shape).local_rows())
     with (
         closing(prefetched) as batches,
         closing(progress.timed(batches)) as timed,
-        closing(profiled(run, meter, timed, profile_steps, pause, profile_request)) as watched,
+        closing(profiled(run, meter, timed, profile_steps, pause, profile_request)) as traced,
     ):
-        for step, batch in enumerate(watched, first + 1):
+        for step, batch in enumerate(traced, start + 1):
             shape = run.batches.shape(step - 1)
             with meter.launching(shape):
                 state, metrics = train_step(state, run.layout(shape).put(batch))
@@ -147,37 +147,37 @@ def _train(
                     signal = _evaluate(run, step, state)
                 if signal or _is_over(run):
                     return state, signal
-            agreed = saver.agreed(step)
-            if agreed != _NOTHING:
+            decision = saver.decide(step)
+            if decision != _NOTHING:
                 saver.save(state)
-            if agreed > _CHECKPOINT:
-                return state, agreed // 2
+            if decision > _CHECKPOINT:
+                return state, decision // 2
     return state, 0
 
 
 def _evaluates(run: Run, step: int) -> bool:
     """Return whether the trainer evaluates on dev after a step."""
-    return run.has_dev and (step >= run.last or step % run.config.evaluation.every_steps == 0)
+    return run.has_dev and (step >= run.last_step or step % run.config.evaluation.every_steps == 0)
 
 
 def _evaluate(run: Run, step: int, state: TrainState) -> int:
-    """Evaluate on dev; return the signal that interrupted the evaluation, or 0."""
+    """Evaluate a state on dev; return the number of the signal that interrupted it, or 0."""
     settings = run.config.evaluation
-    search: Record = {"num_sentences": settings.num_sentences, "beam_size": settings.beam_size}
+    overrides: Record = {"num_sentences": settings.num_sentences, "beam_size": settings.beam_size}
     translator = Translator(run.config, run.vocabulary, state.evaluated)
-    work = partial(evaluate_split, translator, run.corpus, "dev", **search)
+    work = partial(evaluate_split, translator, run.corpus, "dev", **overrides)
     # After a signal, all processes leave the evaluation after the same batch.
     evaluation = run.stop.attempt(work, Agreement())
     if evaluation is None:
         return agree(run.stop.number)
-    measure = search | {"max_extra_length": run.config.decoding.max_extra_length}
+    measurement = overrides | {"max_extra_length": run.config.decoding.max_extra_length}
     if settings.metric is not None:
-        measure["metric"] = settings.metric
+        measurement["metric"] = settings.metric
     # `training.checkpoint` requires this order: state, best parameters, log.
     with run.progress.during(CHECKPOINTS):
         run.log.checkpoint(run.checkpoints.save(state))
-        run.checkpoints.save_if_best(state, evaluation.scores.best, measure)
-    run.log.evaluation(step, evaluation, settings.num_samples, measure)
+        run.checkpoints.save_if_best(state, evaluation.scores.best, measurement)
+    run.log.evaluation(step, evaluation, settings.num_samples, measurement)
     return 0
 
 
@@ -201,12 +201,12 @@ class _Saver:
             self._run.job.checkpoint(int(state.step))
         self._saved, self._proposed = time.monotonic(), False
 
-    def agreed(self, step: int) -> int:
+    def decide(self, step: int) -> int:
         """Return the common decision after a step: nothing, a checkpoint, or a stop."""
         proposal = 2 * self._run.stop.number or self._proposal()
         busy, lap = self._run.progress.take_lap()
         with self._run.progress.waiting():
-            agreed = self._agreement(proposal, busy)
+            decision = self._agreement(proposal, busy)
         if slow_host := self._slow_hosts.slowest(self._agreement.seconds, lap):
             process, delay = slow_host
             text = (
@@ -216,10 +216,10 @@ class _Saver:
             )
             rule = f"slow_host_{process}"
             self._run.log.warn(step, rule, text, process=process, seconds_behind=delay)
-        return agreed
+        return decision
 
     def _proposal(self) -> int:
-        """Return `_CHECKPOINT` once when a checkpoint is due; agreement takes several steps."""
+        """Propose a checkpoint once when it is due; the processes agree on it some steps later."""
         if notice := self._notices.take():
             warn(f"{host_name()} has a preemption notice ({notice}): the run writes a checkpoint")
             return _CHECKPOINT
@@ -234,15 +234,15 @@ class _Saver:
 
 def _end_reason(run: Run, step: int, signal: int) -> tuple[str, str]:
     """Return the reason why training ended, and advice for the user."""
-    score = f"evaluate --workdir {shlex.quote(str(run.workdir))}"
+    progress = f"step {step:,} of {run.last_step:,}"
+    score_command = f"evaluate --workdir {shlex.quote(str(run.workdir))}"
     if run.has_dev and "test" not in run.corpus.splits:
-        score += " --split dev"
+        score_command += " --split dev"
     if signal:
         return f"stopped after step {step:,}", "run the same command to resume"
-    if step < run.last and (reason := run.reason_to_stop):
-        best = " --step best" if run.config.checkpoint.keep_best else ""
-        ended = f"{reason} after step {step:,} of {run.last:,}"
-        return ended, f"score: {command_line(score + best)}"
-    if step < run.last:
-        return f"paused after step {step:,} of {run.last:,}", "resume with a later step as `until`"
-    return f"{step:,} steps are done", f"score: {command_line(score)}"
+    if step < run.last_step and (reason := run.reason_to_stop):
+        best_flag = " --step best" if run.config.checkpoint.keep_best else ""
+        return f"{reason} after {progress}", f"score: {command_line(score_command + best_flag)}"
+    if step < run.last_step:
+        return f"paused after {progress}", "resume with a later step as `until`"
+    return f"{step:,} steps are done", f"score: {command_line(score_command)}"

@@ -43,31 +43,31 @@ def in_turn(config: DataConfig) -> Iterator[None]:
 
 
 def _turn(config: DataConfig, barrier: str) -> int:
-    """Agree on the turn of this process; all processes call this together."""
-    leads = hosts().index(hosts()[jax.process_index()]) == jax.process_index()
+    """Agree on the turn of this process at the corpus cache; all processes call this together."""
+    is_first_on_host = hosts().index(hosts()[jax.process_index()]) == jax.process_index()
     is_shared = _sees_file_of_main(config, f".{barrier}")
     if is_main():
         return _FIRST
     if isinstance(as_path(config.cache_dir), BucketPath):  # each host keeps a copy
-        return _SECOND if leads else _LAST
-    return _FIRST if leads and not is_shared else _LAST
+        return _SECOND if is_first_on_host else _LAST
+    return _FIRST if is_first_on_host and not is_shared else _LAST
 
 
 def _sees_file_of_main(config: DataConfig, name: str) -> bool:
     """Return whether this process sees a cache file that process 0 writes."""
-    is_there = False
+    is_visible = False
     # `in_turn` raises the same error later.
     with suppress(OSError, UserError):
         if is_main():
             (cache_root(config) / name).touch()
     agree(0)
     with suppress(OSError, UserError):
-        is_there = (cache_root(config) / name).exists()
+        is_visible = (cache_root(config) / name).exists()
     agree(0)
     with suppress(OSError, UserError):
         if is_main():
             (cache_root(config) / name).unlink()
-    return is_there
+    return is_visible
 
 
 def _enter(barrier: str, turn: int) -> None:
@@ -77,18 +77,18 @@ def _enter(barrier: str, turn: int) -> None:
 def _wait(barrier: str, turn: int, corpus: str) -> None:
     """Wait for earlier turns; after some seconds, one process reports what it waits for."""
     _enter(barrier, turn)
-    since, is_announced = time.monotonic(), False
+    start, is_announced = time.monotonic(), False
     while True:
-        turns = {number: int(text) for number, text in texts_under(barrier).items()}
-        earlier = [number for number in sorted(turns) if turns[number] < turn]
+        turns = {index: int(text) for index, text in texts_under(barrier).items()}
+        earlier = [index for index in sorted(turns) if turns[index] < turn]
         if len(turns) == jax.process_count() and not earlier:
             return
-        waiting = min((number for number in turns if turns[number] >= turn), default=-1)
-        if earlier and not is_announced and time.monotonic() > since + _SILENT_SECONDS:
+        announcer = min((index for index in turns if turns[index] >= turn), default=-1)
+        if earlier and not is_announced and time.monotonic() > start + _SILENT_SECONDS:
             is_announced = True
-            if waiting == jax.process_index() and sys.stderr is not None:
+            if announcer == jax.process_index() and sys.stderr is not None:
                 message = (
-                    f"process {waiting} waits for process {earlier[0]} on {hosts()[earlier[0]]}, "
+                    f"process {announcer} waits for process {earlier[0]} on {hosts()[earlier[0]]}, "
                     f"which prepares the vocabulary and the tokens of {corpus}"
                 )
                 print(message, file=sys.stderr, flush=True)

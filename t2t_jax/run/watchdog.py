@@ -74,7 +74,7 @@ class Watchdog:
         self._over, self._ends = threading.Event(), False
 
     def __enter__(self) -> "Watchdog":
-        """Start watching."""
+        """Start the thread that watches the training run for a hang."""
         if monitor := liveness():
             monitor.on_end = self._end_without
         if self._watches:
@@ -90,26 +90,26 @@ class Watchdog:
             threading.Event().wait()
 
     def _end_without(self, reason: str, code: int, silent: Sequence[int]) -> None:
-        """Record that a silent process ends the program."""
+        """Exclude the hosts of silent processes, and report the end of the program by `on_end`."""
         self._exclude(silent)
         self.on_end(reason, code)
 
     def _watch(self) -> None:
-        before, phase, still = ("", 0, 0), "", 0.0
+        last_state, phase, idle = ("", 0, 0), "", 0.0
         for interval in ticks(self._over, min(1.0, self._seconds / 20)):
             progress = self._progress
             if phase != progress.phase:
                 phase = progress.phase
                 leave(f"{_PHASES}/{jax.process_index()}", phase)
             state = phase, progress.launched, progress.done
-            if state != before and before[0] == phase == STEPS:
-                self._longest = max(self._longest, still)
-            still = still + interval if state == before else 0.0
-            before = state
-            if still >= self._bound([phase]):
+            if state != last_state and last_state[0] == phase == STEPS:
+                self._longest = max(self._longest, idle)
+            idle = idle + interval if state == last_state else 0.0
+            last_state = state
+            if idle >= self._bound([phase]):
                 other_phases = texts_under(_PHASES).values()
-                if still >= self._bound([phase, *other_phases]):
-                    self._end(still)
+                if idle >= self._bound([phase, *other_phases]):
+                    self._end(idle)
 
     def _bound(self, phases: Iterable[str]) -> float:
         """Return the time limit without progress while the processes are in these phases."""
@@ -117,14 +117,14 @@ class Watchdog:
             return self._seconds * _LONGER
         return max(self._seconds, _SLOWER * self._longest)
 
-    def _end(self, still: float) -> None:
+    def _end(self, idle: float) -> None:
         """Exchange the progress of all processes, report the hang and end the program."""
         self._ends, progress = True, self._progress
         report = Report(progress.phase, progress.launched, progress.waits > 0)
         within(SECONDS_TO_WRITE, lambda: self._write_stacks(report))
         reports = self._reports(report)
         behind = those_behind(reports, jax.process_count())
-        reason = f"no step has ended for {still / 60:.3g} min: {described(reports, self._hosts)}"
+        reason = f"no step has ended for {idle / 60:.3g} min: {described(reports, self._hosts)}"
         end_program(
             HUNG,
             f"{reason}; {self._workdir / 'hangs'} has the Python stacks; run the same command "
@@ -134,21 +134,21 @@ class Watchdog:
         )
 
     def _reports(self, report: Report) -> dict[int, Report]:
-        """Return the reports of all processes that answer in time."""
+        """Send a report, and return the reports of processes that answer in time, by index."""
         leave(f"{_REPORTS}/{jax.process_index()}", json.dumps(report))
         reports = {jax.process_index(): report}
         deadline = time.monotonic() + _SECONDS_TO_ANSWER
         while len(reports) < jax.process_count() and time.monotonic() < deadline:
             time.sleep(0.2)
             texts = texts_under(_REPORTS)
-            reports |= {number: Report(*json.loads(text)) for number, text in texts.items()}
+            reports |= {index: Report(*json.loads(text)) for index, text in texts.items()}
         return reports
 
     def _write_stacks(self, report: Report) -> None:
-        number, frames = jax.process_index(), sys._current_frames()
-        doing = "waits for devices or other processes" if report.waits else "works"
+        index, frames = jax.process_index(), sys._current_frames()
+        activity = "waits for devices or other processes" if report.waits else "works"
         head = (
-            f"Process {number} on {self._hosts[number]} {doing}, in the phase {report.phase!r}.\n"
+            f"Process {index} on {self._hosts[index]} {activity}, in the phase {report.phase!r}.\n"
             f"Since its start, it has launched {report.launched} steps, of which "
             f"{self._progress.done} have ended.\n"
         )
@@ -158,11 +158,11 @@ class Watchdog:
             if thread.ident in frames and thread.name != _NAME
         ]
         (self._workdir / "hangs").mkdir(exist_ok=True)
-        path = self._workdir / "hangs" / f"process_{number}.txt"
+        path = self._workdir / "hangs" / f"process_{index}.txt"
         write_whole(path, "\n".join([head, *stacks]).encode())
 
     def _exclude(self, behind: Sequence[int]) -> None:
-        """Exclude the hosts of some processes from the next start; one other process writes."""
+        """Exclude the hosts of some processes from the next start, in one other process."""
         if not behind or jax.process_index() != min({*range(jax.process_count())} - {*behind}):
             return
         names = dict.fromkeys(self._hosts[process] for process in behind)
@@ -177,18 +177,19 @@ def those_behind(reports: Mapping[int, Report], num_processes: int) -> list[int]
     Processes without a report come first, then those that launched the fewest steps. Among equal
     step counts, a process that waits is not behind.
     """
-    missing = [number for number in range(num_processes) if number not in reports]
+    missing = [index for index in range(num_processes) if index not in reports]
     if missing:
         return missing
-    least = min((report.launched, report.waits) for report in reports.values())
-    behind = [n for n, a in sorted(reports.items()) if (a.launched, a.waits) == least]
+    slowest = min((report.launched, report.waits) for report in reports.values())
+    behind = [n for n, r in sorted(reports.items()) if (r.launched, r.waits) == slowest]
     return behind if len(behind) < num_processes else []
 
 
 def described(reports: Mapping[int, Report], hosts: Sequence[str]) -> str:
-    """Describe which processes are behind, and their phases.
+    """Describe which processes are behind in a hung training run, and their phases.
 
     Args:
+      reports: the reports of the processes that answered, by process index.
       hosts: the name of each process's host.
     """
     if len(hosts) == 1:
@@ -196,15 +197,15 @@ def described(reports: Mapping[int, Report], hosts: Sequence[str]) -> str:
     behind = those_behind(reports, len(hosts))
     if not behind:
         return "no process is behind the others, so the devices or the network are stuck"
-    first, *more = behind
-    label = f"process {first} on {hosts[first]}" + (f" and {len(more)} more" if more else "")
+    first, *others = behind
+    label = f"process {first} on {hosts[first]}" + (f" and {len(others)} more" if others else "")
     if first not in reports:
         return f"{label} did not answer"
     phase, launched, waits = reports[first]
-    most = max(report.launched for report in reports.values())
+    most_steps = max(report.launched for report in reports.values())
     return (
         f"{label} came last: {'waiting' if waits else 'working'} in the phase {phase!r}, it has "
-        f"launched {launched} steps since its start, and others {most}"
+        f"launched {launched} steps since its start, and others {most_steps}"
     )
 
 
@@ -217,7 +218,7 @@ class SlowHosts:
     """Detect slow processes by their working time in the last steps."""
 
     def __init__(self) -> None:
-        """Start without any times."""
+        """Start without any working times."""
         self._times: deque[Float[np.ndarray, " processes"]] = deque(maxlen=_WINDOW)
         self._named: set[int] = set()
 
@@ -225,9 +226,6 @@ class SlowHosts:
         self, seconds: Float[np.ndarray, " processes"] | None, seconds_per_step: float
     ) -> tuple[int, float] | None:
         """Return a process that is clearly slower than all others, once for each process.
-
-        The second shortest of its last 10 times exceeds the second longest time of every other
-        process by a tenth of a step, and by at least 10 ms.
 
         Args:
           seconds: the working time of each process in a step; None for a single process.
@@ -241,6 +239,8 @@ class SlowHosts:
         self._times.append(seconds)
         if len(self._times) < _WINDOW:
             return None
+        # The second shortest of the last 10 times of a slow process exceeds the second longest time
+        # of every other process by a tenth of a step, and by at least 10 ms.
         times = np.sort(np.stack(self._times), axis=0)  # [steps, processes]
         least, most = times[_UNUSUAL - 1], times[-_UNUSUAL]
         slow = int(np.argmax(least))

@@ -105,19 +105,17 @@ class Cell:
 
     @property
     def log(self) -> Path:
-        """Return the log file of the cell's process, always a local file.
-
-        The process holds a lock on the file while it trains.
-        """
+        """Return the log file of the cell's process, always a local file."""
+        # The process holds a lock on the file while it trains.
         return on_this_machine(self.workdir.with_suffix(".log"))
 
     def result(self) -> Record | None:
         """Read the scores of the trained cell; None if missing or scored with other settings.
 
-        The field `settled` of the result holds the return value of `resolved_fields`, if any.
+        The field `settled` holds the return value of `resolved_fields`, if any.
 
         Raises:
-          UserError: the result file is damaged, or the run has another config.
+          UserError: the file is damaged, or the run has another config.
         """
         from t2t_jax.workdir import check_registered
 
@@ -148,7 +146,7 @@ class Cell:
         """Return the values that the run chose for open config fields, such as an "auto" dtype.
 
         Args:
-          result: the record in the result file, if it was read before.
+          result: the content of the result file, if read before.
 
         Returns:
           Values by field path; None before the run starts.
@@ -260,7 +258,7 @@ def _software(cells: Sequence[tuple[Cell, Record | None]], local: bool) -> dict[
     """Return the provenance records (code, versions and settings) of each cell, by cell name.
 
     Args:
-      cells: pairs of a cell and its result; the result is None before the cell is finished.
+      cells: pairs of a cell and its result, or None before it is finished.
       local: whether this machine trains the new cells.
     """
     states = [(cell, result, cell.resolved_fields(result)) for cell, result in cells]
@@ -284,8 +282,7 @@ def _software(cells: Sequence[tuple[Cell, Record | None]], local: bool) -> dict[
 def train_and_score(cell: Cell, flags: Sequence[str] = ()) -> int:
     """Train or resume a cell, and write its scores.
 
-    The scores go to `result.json` after the last step, and to `rung-STEP.json` if training pauses
-    or diverges.
+    The scores go to `result.json`, or to `rung-STEP.json` if training pauses or diverges.
 
     Args:
       flags: flags of plugins for the cell; see `plugins.flags_from`.
@@ -404,7 +401,7 @@ the grid's directory, so a killed sweep resumes unchanged and parallel sweeps ag
 
 
 def decide(plan: GridPlan) -> tuple[Sequence[Cell], Scores]:
-    """Read the scores of a plan's cells, until these scores add no cells to the plan.
+    """Let a plan choose cells by their stored scores, until the scores add no cells.
 
     Returns:
       The cells, each with the step to train it to; and their scores by cell name, {} for a cell

@@ -93,7 +93,7 @@ def factorial(grid: Grid, rows: Collection[str]) -> dict[str, Contrast]:
 
 
 def _factors(variants: dict[str, Config]) -> list[dict[str, str]]:
-    """Return for each group of fields that vary together the level, `d_ff=512`, of each row."""
+    """Return the factors (fields that vary together): levels, such as `d_ff=512`, by row name."""
     columns: dict[str, list[str]] = {}
     for config in variants.values():
         for path, _, value in walk(config):
@@ -106,7 +106,7 @@ def _factors(variants: dict[str, Config]) -> list[dict[str, str]]:
 
 
 def measures_of(result: Record, *, with_metric: bool = True) -> GridMeasures:
-    """Return the measures, such as BLEU, by which a sweep compares results of this corpus.
+    """Return the measures, such as BLEU, by which a sweep compares results of this kind.
 
     Args:
       with_metric: whether `evaluation.metric`, if the result has it, is the second measure.
@@ -119,7 +119,7 @@ def measures_of(result: Record, *, with_metric: bool = True) -> GridMeasures:
 
 
 def cell_name(variant: str, result: Record) -> str:
-    """Return the cell name of a result, `wide/seed0`; if tuned, with the chosen value."""
+    """Return the cell name of a result, such as `wide/seed0`; if tuned, with the chosen value."""
     return f"{result.get('tuned_to', variant)}/seed{result['config']['training']['seed']}"
 
 
@@ -279,7 +279,7 @@ def compare(
     other_code: Mapping[str, str] | None = None,
     comparisons: Comparisons = "base",
 ) -> Comparison:
-    """Compare the rows of a grid.
+    """Compare the rows (variants) of a grid with its base, in all measures of their results.
 
     Rows have no differences while the base has no result. A row has no difference in a measure that
     uses other sentences, or another definition of the score, than the base.
@@ -351,7 +351,7 @@ def _definition(grid: Grid, variant: str, result: Record, measure: str) -> objec
 
 
 def measure(grid: Grid, results: Results, name: str, comparisons: Comparisons = "base") -> Measured:
-    """Compare all rows with the base in one field of the results."""
+    """Compare all rows of a grid with its base in the result field `name`, such as "bleu"."""
     scores, effect_of, base_perplexity = row_scores(grid, results, name), dict[str, Effect](), None
     if grid.base in scores.scores:
         contrasts = against(grid.base, scores.scores)

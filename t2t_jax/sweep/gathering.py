@@ -75,18 +75,18 @@ class CellReport(NamedTuple):
         All fields are None if the jobs recorded fewer steps than the cell has trained, for example
         because a record is damaged.
         """
-        account = self.goodput
-        if account is None or sum(job.steps for job in account.jobs) < self.steps:
+        goodput = self.goodput
+        if goodput is None or sum(job.steps for job in goodput.jobs) < self.steps:
             return Budget()
-        hours, names = account.device_hours, ("flops", "source_tokens", "target_tokens")
-        flops, sources, targets = (_over_steps(account, name) for name in names)
+        hours, names = goodput.device_hours, ("flops", "source_tokens", "target_tokens")
+        flops, sources, targets = (_over_steps(goodput, name) for name in names)
         total_hours = sum(hours.values()) - hours[BETWEEN]
         return Budget(flops, sources, targets, hours[STEPS], total_hours)
 
 
-def _over_steps(account: Goodput, name: str) -> float | None:
+def _over_steps(goodput: Goodput, name: str) -> float | None:
     """Sum a figure per step of the jobs, such as FLOPs, over all steps; None if unrecorded."""
-    figures = [(job.account.get(name), job.steps) for job in account.jobs]
+    figures = [(job.account.get(name), job.steps) for job in goodput.jobs]
     products = [figure * steps for figure, steps in figures if figure is not None]
     return sum(products) if len(products) == len(figures) else None
 
@@ -148,8 +148,8 @@ def mean_budgets(results: Results, reports: Iterable[CellReport]) -> dict[str, B
     budgets = {report.cell.name: report.budget for report in reports if report.result}
     means = {}
     for variant, seeds in results.items():
-        of_seeds = (budgets.get(cell_name(variant, result), Budget()) for result in seeds)
-        columns = zip(*of_seeds, strict=True)
+        seed_budgets = (budgets.get(cell_name(variant, result), Budget()) for result in seeds)
+        columns = zip(*seed_budgets, strict=True)
         means[variant] = Budget(*(None if None in column else fmean(column) for column in columns))
     return means
 
@@ -205,8 +205,8 @@ class GridState:
         """Return the notes, further tables and facts that the table of the grid shows.
 
         Args:
-          other_code: differences in code and settings by variant, from `same_code.other_code`.
-          first_notes: notes to show before the others.
+          other_code: code differences by variant, from `same_code.other_code`.
+          first_notes: notes to show first.
         """
         given_up, ended = rung_table(self)
         diverged = [cell.name for cell in self.infinite]
@@ -228,7 +228,7 @@ class GridState:
         return TableContext(notes, tables, self.diverged, other_code, budgets)
 
     def _selection_note(self, given_up: GridTable | None) -> list[str]:
-        """Note that the scores in the table chose halving's finalists; [] if they did not."""
+        """Return a note that the table's scores chose halving's finalists; [] if they did not."""
         # Tuning needs no note: cross-fitting removes its bias. Halving never stops the base.
         finalists = ", ".join(name for name in self.results if name != self.grid.base)
         if given_up is None or self.split != SPLIT or not finalists:
@@ -283,8 +283,6 @@ def _paused(cells: Mapping[str, Sequence[Cell]], scores: Scores) -> dict[str, in
 
 def rung_table(state: GridState) -> tuple[GridTable | None, set[str]]:
     """Return a table that compares each paused variant with the base at the same step.
-
-    In an unfinished grid, paused variants may still continue, and the table says so.
 
     Returns:
       The table, or None if no variant has paused; and the variants that need no more training.

@@ -71,8 +71,8 @@ def run_grid(
     Each cell, which is a variant under one seed, is a process with the run directory
     `workdir/VARIANT/seedN`. A repeated call skips finished cells and resumes interrupted ones. A
     cell that fails does not stop the others. Then the function writes `table.md`, `.tex`, `.csv`,
-    `.png` and `.pdf` into `workdir`. They compare the scores on dev with those of the variant
-    `base`, or of the first variant, and test the differences against the noise.
+    `.png` and `.pdf` into `workdir`. They compare the dev scores with those of the variant `base`,
+    or of the first variant, and test the differences.
 
     Args:
       variants: configs by name, or a grid from `t2t_jax.config.file.load_grid`.
@@ -147,15 +147,14 @@ def collect(
 
     The table includes all finished seeds, also more than the requested ones. The console shows a
     line for each result that is left out: it is damaged, or the grid lacks its config or variant.
-    The function writes `seeds.csv` before it refuses cells of different code.
 
     Args:
       chosen: the names of the requested variants; empty for all.
       may_be_empty: whether to accept a grid without a finished cell.
-      allow_mixed: as in `run_grid`.
+      allow_mixed: whether to pool cells whose code or settings differ, and mark their rows.
       columns: the columns of `table.tex`, named as in `latex.grid_latex`; empty for the default.
       split: the split of the table, "test" only for a grid that was scored on it.
-      comparisons: as in `run_grid`.
+      comparisons: the pairs of variants for which p-values are adjusted: with the base, or all.
     """
     state = GridState(grid, workdir, num_seeds, chosen or [*grid.variants], split)
     results, reports = state.results, [*state.reports, *state.outside]
@@ -167,6 +166,7 @@ def collect(
         if report.state == LEFT_OUT:
             line = f"{report.cell.name} is left out: {report.reason}"
             console.print(line, highlight=False, markup=False, soft_wrap=True)
+    # Write these files before the check of the code: they help to find the cells that differ.
     write_seeds(grid, reports, results, workdir, state.record)
     write_curves(reports, workdir)
     code_differences = other_code(results) if allow_mixed else {}
@@ -188,17 +188,15 @@ def collect(
 
 
 def check_counts(**counts: int) -> None:
-    """Refuse counts below 1, given as keyword arguments, by their keyword."""
+    """Refuse keyword arguments below 1, and name them in the error."""
     for name, count in counts.items():
         if count < 1:
             raise UserError(f"{name}={count} is not positive")
 
 
 def check_dev_sets(grid: Grid) -> None:
-    """Refuse variants without a dev set, and warn of dev sets that differ from the base's.
-
-    The check skips a corpus that this machine cannot read: another machine may train its cells.
-    """
+    """Refuse variants without a dev set, and warn of dev sets that differ from the base's."""
+    # The check skips a corpus that this machine cannot read: another machine may train its cells.
 
     rows_by_fields = grouped(
         (tuple(config.value(path) for path in _DEV_SET_FIELDS), name)
@@ -242,7 +240,7 @@ class SplitScoring(NamedTuple):
     """Whether to score new and changed cells after the grid was scored before."""
 
     def check(self) -> None:
-        """Before training, refuse a split that a corpus lacks, or, without `again`, a rescoring."""
+        """Refuse a split that a corpus lacks, or to score changed cells again without `again`."""
 
         if self.split == SPLIT:
             return
@@ -283,10 +281,9 @@ class SplitScoring(NamedTuple):
         return [(r.cell, r.result) for r in state.reports if r.result and r.cell.name in names]
 
     def _new_cells(self, state: GridState) -> dict[str, str]:
-        """Return fingerprints of the cells that are new or changed since the last scoring, by name.
+        """Return fingerprints of cells that are new or changed since the last scoring, by name.
 
-        Raises:
-          UserError: there are such cells, the split was scored before, and `again` is False.
+        Refuse such cells, without `again`, if the split was scored before.
         """
         previous = stored_grid.scorings(state.record, self.split)
         old_marks = {name: mark for entry in previous for name, mark in entry["cells"].items()}

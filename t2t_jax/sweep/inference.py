@@ -121,8 +121,8 @@ def _estimate(rows: RowScores, contrast: Contrast, paired: Pool, unpaired: Pool)
     """Estimate a contrast by the seeds that all its rows share, or by all seeds of each row.
 
     Args:
-      paired: the variance over seeds, without the effects of seeds that all rows share.
-      unpaired: the variance over seeds, including these effects.
+      paired: the variance over seeds, without effects that all rows share.
+      unpaired: the variance over seeds, with these effects.
     """
     scores = {name: rows.scores[name] for name in contrast}
     seeds = set.intersection(*(set(by_seed) for by_seed in scores.values()))
@@ -257,7 +257,7 @@ def pool(scores: Mapping[str, Mapping[int, float]], *, by_seed: bool) -> Pool:
 def _residual_squares(
     scores: Mapping[str, Mapping[int, float]], names: Sequence[str], by_seed: bool
 ) -> tuple[dict[str, float], int]:
-    """Fit a mean for each row (and seed), and return squared residuals by row and their degrees."""
+    """Fit a mean for each row (and seed); return squared residuals by row, degrees of freedom."""
     cells = [(name, str(seed), score) for name in names for seed, score in scores[name].items()]
     rows, seeds, values = map(np.array, zip(*cells, strict=True))
     codes = [np.unique(labels, return_inverse=True)[1] for labels in (rows, seeds)[: 1 + by_seed]]
@@ -277,10 +277,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def _dunnett(contrasts: Sequence[Effect]) -> list[float]:
-    """Adjust p-values by the distribution of the largest of several correlated t statistics.
-
-    With seeds only and one pool, this is the test of Dunnett (1955).
-    """
+    """Adjust p-values by the distribution of the largest of several correlated t statistics."""
+    # With seeds only and one pool, this is the test of Dunnett (1955).
     num_contrasts = len(contrasts)
     # Contrasts are correlated by shared rows and, in the bootstrap, by shared sentences.
     covariance = np.zeros((num_contrasts, num_contrasts))

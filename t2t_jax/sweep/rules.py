@@ -174,11 +174,7 @@ def _tuned_configs(grid: Grid, tune: Candidates) -> dict[str, dict[str, Config]]
 
 
 def _check_variants(grid: Grid, values: Mapping[str, object]) -> None:
-    """Refuse variants that differ only in tuned fields.
-
-    Args:
-      values: any value of each tuned field, by field path.
-    """
+    """Refuse variants that differ only in tuned fields, of which `values` has any value."""
     variants: dict[Config, str] = {}
     for variant, config in grid.variants.items():
         if (twin := variants.setdefault(config.replace(values), variant)) != variant:
@@ -231,7 +227,6 @@ def plan_grid(
 
     Args:
       chosen: the names of the requested variants.
-      seeds: the number of seeds per variant.
       at_once: the number of trials that a sampler may request before the first is scored.
     """
     if (record := _read_rules(workdir)) is not None:

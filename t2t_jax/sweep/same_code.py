@@ -128,11 +128,7 @@ def other_code(results: Mapping[str, Sequence[Record]]) -> dict[str, str]:
 
 
 def check_same_code(software: "Mapping[str, Iterable[Record]]") -> None:
-    """Refuse cells of different code, and cells whose runs chose different settings.
-
-    Args:
-      software: the return value of `software_of_result` by cell name.
-    """
+    """Refuse cells whose provenance records, by cell name, differ in code or chosen settings."""
     if differences := code_differences(software.items()):
         (name, changed), *other_cells = differences.items()
         first_name, records = next(iter(software.items()))

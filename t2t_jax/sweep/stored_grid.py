@@ -71,10 +71,7 @@ def read_record(workdir: Path) -> Record:
 
 
 def check_same_grid(grid: Grid, workdir: Path) -> None:
-    """Refuse a grid that lacks a row recorded in its directory, or changes the config of one.
-
-    The check ignores rows without a directory.
-    """
+    """Refuse a grid that lacks a row recorded in its directory, or changes the config of one."""
     if not (record := read_record(workdir)):
         return
     way_out = "choose another --workdir, or move the directories of these rows away"

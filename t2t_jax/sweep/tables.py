@@ -153,10 +153,10 @@ def write_tables(
 def grid_table(comparison: Comparison, context: TableContext = NO_CONTEXT) -> GridTable:
     """Return the main table of a grid: scores, differences from the base and sizes of its rows."""
     cells = [_cells(comparison, row) for row in comparison.rows]
-    first = next(iter(comparison.results.values()))[0]
-    split = f"{first['corpus']} {first['split']}"
+    result = next(iter(comparison.results.values()))[0]
+    split = f"{result['corpus']} {result['split']}"
     if comparison.rows[0].measures.whole_split:
-        split = f"the {len(first['references']):,} sentences of {split}"
+        split = f"the {len(result['references']):,} sentences of {split}"
     return GridTable(
         f"Scores on {split}; mean over seeds ± their standard deviation.",
         [head for head, _ in cells[0]],
@@ -306,23 +306,23 @@ def power_notes(comparison: Comparison) -> list[str]:
 def contrast_tables(comparison: Comparison) -> list[GridTable]:
     """Return a table of all pairs, if requested, and one of the effects of two factors, if any."""
     grid, score = comparison.grid, comparison.rows[0].measures.score
-    of_perplexity = comparison.measured["perplexity"].scores
-    of_score = comparison.measured[score.field].scores
-    scored = of_perplexity.scores.keys() & of_score.scores.keys()
-    compared = [r.variant for r in comparison.rows if not r.num_diverged and r.variant in scored]
-    all_pairs = pairs(grid.base, compared) if comparison.comparisons == "all" else {}
-    kinds = {
-        "Main effects and interaction of the two fields:": factorial(grid, compared),
+    ppl_rows = comparison.measured["perplexity"].scores
+    score_rows = comparison.measured[score.field].scores
+    scored_rows = ppl_rows.scores.keys() & score_rows.scores.keys()
+    rows = [r.variant for r in comparison.rows if not r.num_diverged and r.variant in scored_rows]
+    all_pairs = pairs(grid.base, rows) if comparison.comparisons == "all" else {}
+    contrasts_by_caption = {
+        "Main effects and interaction of the two fields:": factorial(grid, rows),
         "Differences of all pairs:": all_pairs,
     }
     tables = []
-    for caption, contrasts in kinds.items():
-        if not contrasts or grid.base not in compared:
+    for caption, contrasts in contrasts_by_caption.items():
+        if not contrasts or grid.base not in rows:
             continue
-        likelihoods = effects(of_perplexity, contrasts, "holm")
-        scores = effects(of_score, contrasts, "holm")
+        ppl_effects = effects(ppl_rows, contrasts, "holm")
+        score_effects = effects(score_rows, contrasts, "holm")
         body = [
-            [name, *_shown(likelihoods[name], relative=True), *_shown(scores[name])]
+            [name, *_shown(ppl_effects[name], relative=True), *_shown(score_effects[name])]
             for name in contrasts
         ]
         heads = ["contrast", "Δ perplexity", "95% interval", "p"]
@@ -333,11 +333,7 @@ def contrast_tables(comparison: Comparison) -> list[GridTable]:
 
 
 def _shown(effect: Effect, *, relative: bool = False) -> list[str]:
-    """Format an effect, its 95% interval and its p-value.
-
-    Args:
-      relative: whether the effect is a log ratio, to be shown in percent.
-    """
+    """Format an effect, its 95% interval and its p-value; in percent if it is `relative`."""
 
     def text(value: float) -> str:
         if relative and value > _LARGEST_EXPONENT:
@@ -399,22 +395,22 @@ def effect_figure(grid: Grid, rows: Sequence[VariantRow]) -> dict[str, bytes]:
         from matplotlib.ticker import PercentFormatter
     from t2t_jax.system.drawing import canvas, encode_figure
 
-    base = next((row for row in rows if row.variant == grid.base), rows[0])
-    compared = [row for row in rows if row.variant != grid.base]
-    figure, panels = canvas(9, max(2.4, 1.5 + 0.3 * len(compared)), 2)
+    base_row = next((row for row in rows if row.variant == grid.base), rows[0])
+    other_rows = [row for row in rows if row.variant != grid.base]
+    figure, panels = canvas(9, max(2.4, 1.5 + 0.3 * len(other_rows)), 2)
     ppl_axes, score_axes = panels
     score_axes.sharey(ppl_axes)
-    marks = [paper_differences(grid, row.variant) for row in compared]
-    scale = 1 / base.perplexity.mean
-    _draw(ppl_axes, [row.perplexity for row in compared], [mark for mark, _ in marks], scale)
-    _draw(score_axes, [row.score for row in compared], [mark for _, mark in marks], 1)
+    marks = [paper_differences(grid, row.variant) for row in other_rows]
+    scale = 1 / base_row.perplexity.mean
+    _draw(ppl_axes, [row.perplexity for row in other_rows], [mark for mark, _ in marks], scale)
+    _draw(score_axes, [row.score for row in other_rows], [mark for _, mark in marks], 1)
     ppl_axes.set_xlabel("perplexity, relative")
-    score_axes.set_xlabel(base.measures.score.name)
+    score_axes.set_xlabel(base_row.measures.score.name)
     figure.supxlabel(f"difference from {grid.base}", fontsize="medium")
     ppl_axes.xaxis.set_major_formatter(PercentFormatter(1))
-    ppl_axes.set_yticks(range(len(compared)), [row.label for row in compared])
+    ppl_axes.set_yticks(range(len(other_rows)), [row.label for row in other_rows])
     # Leave half a line above the first point and below the last; the first variant is at the top.
-    ppl_axes.set_ylim(max(len(compared), 1) - 0.5, -0.5)
+    ppl_axes.set_ylim(max(len(other_rows), 1) - 0.5, -0.5)
     score_axes.label_outer()
     lines = [line for axes in panels for line in axes.get_legend_handles_labels()[0]]
     handles = {str(line.get_label()): line for line in lines}
@@ -439,10 +435,10 @@ def _draw(axes: Any, changes: list[Change], marks: Sequence[float | None], scale
 
 
 def listing(grid: Grid, chosen: Sequence[str], num_seeds: int, width: int) -> Table:
-    """Return a table of the chosen variants of a grid.
+    """Return a table of the chosen variants of a grid, before training.
 
-    The table lists the differences from the base, the numbers of parameters and steps, and the
-    paper's results (Table 3) if the grid has any.
+    The table lists differences from the base, numbers of parameters and steps, and the paper's
+    results (Table 3), if any.
     """
     title = f"{len(chosen)} variants, {num_seeds} seed(s)"
     table = Table(box=None, title=title, title_justify="left")
@@ -503,14 +499,13 @@ def interval_and_paper(change: Change, published: float | None, base: float | No
 
     Args:
       published: the paper's difference, from `paper_differences`.
-      base: the base's mean, if `published` is relative; the text is then in percent. None means
-        that `published` is an absolute difference.
+      base: the base's mean, if `published` is relative; the text is then in percent.
     """
     if published is None or change.low is None or change.high is None:
         return ""
     if DIVERGED in (perplexity_text(change.low), perplexity_text(change.high)):
         return ""
-    ours, theirs, unit = (1.0, 1.0, "") if base is None else (100 / base, 100.0, "%")
-    low, high, paper = change.low * ours, change.high * ours, published * theirs
+    scale, paper_scale, unit = (1.0, 1.0, "") if base is None else (100 / base, 100.0, "%")
+    low, high, paper = (change.low * scale, change.high * scale, published * paper_scale)
     verb = "contains" if low <= paper <= high else "does not contain"
     return f"[{low:+.1f}{unit}, {high:+.1f}{unit}] {verb} {paper:+.1f}{unit}"

@@ -55,7 +55,7 @@ class LanguageModelScores:
 
 
 class LanguageModelling(task.Task):
-    """The task of documents of one language; see `data.corpus`."""
+    """The language modelling task, on documents of one language."""
 
     model = "a language model"
     inputs = "documents"
@@ -68,7 +68,7 @@ class LanguageModelling(task.Task):
     grid = task.GridMeasures(measures[0], measures[1], whole_split=False)
 
     def largest_shape(self, config: Config) -> rows.BatchShape:
-        """Return the largest batch shape of sequences without sources; see `Task`."""
+        """Return the shape of a batch of the longest sequences, which have no sources."""
         return task.longest_rows(config.data, has_sources=False)
 
     def training_examples(
@@ -78,13 +78,13 @@ class LanguageModelling(task.Task):
         return tokenized.prepare_text(config.data, corpus, vocabulary, "train", bidirectional=False)
 
     def train_text(self, config: Config, vocabulary: Vocabulary) -> TrainText:
-        """Return the rules that turn documents into sequences; see `Task.train_text`."""
+        """Return the rules that turn documents into training sequences of tokens."""
         return document_text(config.data, vocabulary, lambda text: text, bos=False)
 
     def examples(
         self, config: Config, corpus: Corpus, vocabulary: Vocabulary, split: str, longest: float
     ) -> rows.Examples:
-        """Return windows over a split that score each token once; see `tokenized.windows`."""
+        """Return overlapping windows of tokens over a split, which score each token once."""
         del longest  # windows have the length of training sequences
         text = tokenized.prepare_text(config.data, corpus, vocabulary, split, bidirectional=False)
         if config.data.text_rows == "run_on" and len(text):
@@ -124,7 +124,7 @@ class LanguageModelling(task.Task):
             yield f"bits per {name}", f"{record[f'bits_per_{name}']:.4f}", f"{total}, {definition}"
 
     def experiment(self, config: Config) -> task.PublishedExperiment:
-        """Return the base model on English-German, because the paper has no language model."""
+        """Return the paper's base model on English-German, as the paper has no language model."""
         return task.beside_base_model(config, "is text of one language", "trains no language model")
 
 
@@ -193,9 +193,9 @@ def stream(
             "chooses one only at the end; use beam_size=1"
         )
     token_queue: SimpleQueue[list[int] | None] = SimpleQueue()
-    num_held = max(map(len, stop), default=1) - 1
+    num_held_back = max(map(len, stop), default=1) - 1
     limits = open_search.Limits(rows=1, max_length=len(sentence.source), max_steps=1)
-    yielded = ""
+    yielded_text = ""
     with closing(translator.open_search(config.decoding, limits, seed=seed)) as search:
         future = search.submit(
             sentence.source, limit=sentence.limit, number=sentence.number, listener=token_queue.put
@@ -210,15 +210,15 @@ def stream(
                 # Hold back an incomplete UTF-8 character at the end, and text that may be the start
                 # of a stop string.
                 text = text.rstrip("\ufffd")
-                text = text[: max(0, len(text) - num_held)]
-                yield text[len(yielded) :]
-                yielded = max(yielded, text, key=len)
+                text = text[: max(0, len(text) - num_held_back)]
+                yield text[len(yielded_text) :]
+                yielded_text = max(yielded_text, text, key=len)
             else:
                 best = future.result()
                 tokens = best.tokens[0][: int(best.lengths[0])].tolist()
                 [full_text] = continuations(translator.vocabulary, [sentence.source[1:]], [tokens])
                 text = _cut_at_stop(full_text, stop)
-            yield text[len(yielded) :]
+            yield text[len(yielded_text) :]
         finally:
             future.cancel()
 
@@ -232,7 +232,7 @@ def _sentences(
     first_line: int,
     overrides: Mapping[str, Any],
 ) -> tuple[Config, list[row_group.Sentence]]:
-    """Check the arguments, and return the config and the encoded prompts."""
+    """Check the arguments of `generate`, and return the decoding config and the encoded prompts."""
     translator.check_process()
     config = translator.configured(**{**overrides, "max_extra_length": max_tokens})
     if config.data.task != _NAME:
@@ -246,16 +246,16 @@ def _sentences(
     # Subwords include their leading space, so a trailing space would be a token of its own.
     prompts = [prompt.rstrip() for prompt in arguments.texts(prompts, "prompts", first_line)]
     sentences = [
-        row_group.Sentence([start_id(config.model), *tokens[:-1]], max_tokens, number)
-        for number, tokens in enumerate(translator.encode_targets(prompts), first_line)
+        row_group.Sentence([start_id(config.model), *tokens[:-1]], max_tokens, line_number)
+        for line_number, tokens in enumerate(translator.encode_targets(prompts), first_line)
     ]
     model = config.model
     for sentence in sentences:
-        needed = len(sentence.source) + sentence.limit - 1
-        if model.positions.has_table and needed > model.num_positions:
+        num_positions = len(sentence.source) + sentence.limit - 1
+        if model.positions.has_table and num_positions > model.num_positions:
             raise UserError(
                 f"prompt {sentence.number} has {len(sentence.source):,} subwords, which with "
-                f"{sentence.limit:,} new ones need {needed:,} positions, and the model has "
+                f"{sentence.limit:,} new ones need {num_positions:,} positions, and the model has "
                 f"{model.num_positions:,}; shorten the prompt or lower max_tokens"
             )
     return config, sentences

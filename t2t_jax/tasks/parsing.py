@@ -13,7 +13,7 @@ from t2t_jax.tasks.text_to_text import TextToText
 
 
 class Parsing(TextToText):
-    """The task that maps sentences to trees, written as sequences of symbols; see `data.trees`."""
+    """The parsing task, which maps sentences to trees, written as sequences of symbols."""
 
     model = "a parser"
     across_scripts = True  # lets a bracket with its label, such as (NP, be one subword
@@ -32,7 +32,7 @@ class Parsing(TextToText):
         return " ".join(escape_brackets(line).split())
 
     def answer(self, source: str, output: str) -> tuple[str, bool]:
-        """Return the tree in a model output, and whether the output needed a repair."""
+        """Return the bracketed tree in a model output, and whether the output needed a repair."""
         tree, repairs = build_tree(source.split(), output.split())
         return format_tree(tree) if tree.words else "", repairs > 0
 
@@ -44,8 +44,8 @@ class Parsing(TextToText):
         built = [build_tree(ws, o.split()) for ws, o in zip(words, outputs, strict=True)]
         gold = [Tree(ws, t.split()) for ws, t in zip(words, targets, strict=True)]
         predicted = [tree for tree, _ in built]
-        repaired = sum(repairs > 0 for _, repairs in built)
-        scores = replace(parseval(gold, predicted), num_repaired=repaired)
+        num_repaired = sum(repairs > 0 for _, repairs in built)
+        scores = replace(parseval(gold, predicted), num_repaired=num_repaired)
         return Scored(
             scores, list(sources), [*map(format_tree, predicted)], [*map(format_tree, gold)]
         )
@@ -55,8 +55,8 @@ class Parsing(TextToText):
         percents = ("recall", "precision", "f1", "f1_short", "complete_match", "tagging_accuracy")
         for name in percents:
             yield name, f"{record[name]:.2f}", f"percent, {record['signature']}"
-        skipped = record["num_skipped"] + record["num_errors"]
-        yield "left out", f"{skipped}", "sentences that EVALB would not score"
+        num_unscored = record["num_skipped"] + record["num_errors"]
+        yield "left out", f"{num_unscored}", "sentences that EVALB would not score"
         yield "repaired", f"{record['num_repaired']:,}", "sentences whose output was not a tree"
 
     def experiment(self, config: Config) -> PublishedExperiment:

@@ -112,7 +112,7 @@ class GridMeasures(NamedTuple):
 
 
 class PaperComparison(NamedTuple):
-    """The comparison of a published property of the paper with that property of a run."""
+    """The comparison of a property of a run, such as its metric, with the paper's value."""
 
     deviates: bool
     """True if the run differs from the paper."""
@@ -183,7 +183,7 @@ def longest_rows(data: DataConfig, *, has_sources: bool = True) -> BatchShape:
 
 
 def predicted_by(task: "Task") -> str:
-    """Return the plural of the unit of training speed, such as "target tokens"."""
+    """Return the plural of what a task's model predicts, such as "target tokens" or "images"."""
     return "target tokens" if task.unit == "subword" else f"{task.unit}s"
 
 
@@ -227,10 +227,10 @@ class Task(Protocol):
         return prepare_vocabulary(config.data, corpus, across_scripts=self.across_scripts)
 
     def training_examples(self, config: Config, corpus: Corpus, vocabulary: Vocabulary) -> Examples:
-        """Return the training examples of a model."""
+        """Return the tokenized examples of a corpus's train split."""
 
     def train_text(self, config: Config, vocabulary: Vocabulary) -> TrainText | None:
-        """Return the rules that turn text of shards into examples, or None without shards."""
+        """Return the rules that tokenize a train split in shards; None without such rules."""
         return None
 
     def examples(
@@ -246,7 +246,7 @@ class Task(Protocol):
         """Compute and score the outputs of a model for the sentences of a split."""
 
     def score_rows(self, record: Record) -> Iterable[tuple[str, str, str]]:
-        """Yield table rows of scores: name, formatted value and definition."""
+        """Yield a table row, (name, formatted value, definition), for each score in a record."""
 
     def experiment(self, config: Config) -> PublishedExperiment:
         """Return the experiment of the paper to compare with a run of this config."""

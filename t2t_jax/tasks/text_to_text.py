@@ -27,7 +27,7 @@ class TextToText(Task):
         return _examples(config, pairs)
 
     def train_text(self, config: Config, vocabulary: Vocabulary) -> TrainText:
-        """Return the rules that turn pairs of lines into examples; see `Task.train_text`."""
+        """Return the rules that turn pairs of lines into training examples of tokens."""
         max_length = config.data.max_length
         # Not True, the key of older caches, which lack classes of rows.
         joined = config.training.source_loss and "joined"
@@ -45,11 +45,11 @@ class TextToText(Task):
         if not len(pairs):
             return pairs
         for side, lengths in (("source", pairs.source_lengths), ("target", pairs.target_lengths)):
-            line, length = int(lengths.argmax()) + 1, int(lengths.max())
-            name = f"{side} line {line} in the {split} split of {corpus.name}"
+            line_number, length = int(lengths.argmax()) + 1, int(lengths.max())
+            name = f"{side} line {line_number} in the {split} split of {corpus.name}"
             check_one_pass(name, length, longest)
-            refused = side == "source" and config.decoding.long_lines == "refuse"
-            if refused and length > longest_source(config.decoding, longest):
+            is_refused = side == "source" and config.decoding.long_lines == "refuse"
+            if is_refused and length > longest_source(config.decoding, longest):
                 raise too_long(name, length, config.decoding, longest)
         return pairs
 

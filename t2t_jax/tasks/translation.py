@@ -26,7 +26,7 @@ class Translation(TextToText):
     grid = task.GridMeasures(measures[0], measures[1], bootstrap=True)
 
     def scored(self, request: task.Scoring) -> task.Scored:
-        """Translate the sources of a split, and score the translations; see `Task.scored`."""
+        """Translate the sources of a split, and score the translations."""
         check_installed("train", "BLEU", *OF_SCORES)  # fails before the slow decoding
         result, metric = super().scored(request), request.translator.config.evaluation.metric
         if metric is None:
@@ -50,18 +50,18 @@ class Translation(TextToText):
             yield measure.name, f"{record[measure.field]:.2f}", record[measure.signature_field]
 
     def experiment(self, config: Config) -> task.PublishedExperiment:
-        """Return the base or big model on English-German or English-French."""
+        """Return the paper's base or big model, on English-German or English-French."""
         model, data = config.model, config.data
         size = "big" if (model.d_model, model.num_heads) == (1024, 16) else "base"
-        german = language_of(data.target_language) != "fr"
-        name = f"{size}, English-{'German' if german else 'French'}"
+        is_german = language_of(data.target_language) != "fr"
+        name = f"{size}, English-{'German' if is_german else 'French'}"
         return task.PublishedExperiment(
             name=name,
             model=size,
             test_sets=paper.TEST_SETS,
             comparable=_newstest(data.corpus),
-            changes_on_dev=paper.TABLE_3_CHANGES if german else {},
-            figures=_figures(config, size, name, german),
+            changes_on_dev=paper.TABLE_3_CHANGES if is_german else {},
+            figures=_figures(config, size, name, is_german),
         )
 
     def compare_metric(self, records: Sequence[Record]) -> task.PaperComparison:
@@ -81,14 +81,14 @@ def _newstest(corpus: str) -> frozenset[str]:
     return frozenset([dev, *(bleu.name_of_test_set(corpus, test, size) for size in sizes)])
 
 
-def _figures(config: Config, size: str, experiment: str, german: bool) -> list[str]:
+def _figures(config: Config, size: str, experiment: str, is_german: bool) -> list[str]:
     """Describe the paper's scores for the experiment, and for the matching row of Table 3."""
     row = paper.TABLE_2[size]
-    score = row.test_bleu_german if german else row.test_bleu_french
+    score = row.test_bleu_german if is_german else row.test_bleu_french
     figures = [f"The paper, {experiment}: {score} BLEU on {paper.TEST_SETS['test']} (Table 2)."]
     for name, variant in paper.TABLE_3.items():
-        matches = all(config.value(path) == value for path, value in variant.settings.items())
-        if matches and german:
+        is_match = all(config.value(path) == value for path, value in variant.settings.items())
+        if is_match and is_german:
             figures.append(
                 f"The paper, row {name} of Table 3: {variant.dev_bleu} BLEU and a perplexity of "
                 f"{variant.dev_perplexity} on {paper.TEST_SETS['dev']}."

@@ -24,7 +24,7 @@ from t2t_jax.kernels.gpu import CUDNN_GPU
 from t2t_jax.modules import named_functions
 from t2t_jax.modules.attention import Norm
 from t2t_jax.modules.named_functions import call, elementwise, function_problems
-from t2t_jax.run.preparing import planned
+from t2t_jax.run.preparing import make_plan
 from tests.refusals import refused
 from tests.selection import thorough_after
 
@@ -256,9 +256,9 @@ def test_a_function_that_fails_or_is_not_finite_has_a_problem(function, message)
 def test_a_function_that_cannot_be_trained_ends_every_start(tmp_path, function, message):
     t2t_jax.register_activation("mine", function)
     config = Config().replace({"model.feed_forward": "mine", "model.d_model": 16})
-    for start in (lambda: compile_ahead(config, jax.devices()), lambda: planned(config, tmp_path)):
+    for call in (lambda: compile_ahead(config, jax.devices()), lambda: make_plan(config, tmp_path)):
         with refused(match=f"activation 'mine' {message}"):
-            start()
+            call()
 
 
 @pytest.mark.usefixtures("tables")

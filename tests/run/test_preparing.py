@@ -8,7 +8,7 @@ import pytest
 
 from t2t_jax.errors import UserError
 from t2t_jax.parallel.processes import locked
-from t2t_jax.run.preparing import open_run, planned
+from t2t_jax.run.preparing import make_plan, open_run
 from t2t_jax.training.state import init_state
 from t2t_jax.workdir import read_config
 
@@ -17,7 +17,7 @@ def test_a_run_is_ready_for_its_first_step_and_its_directory_is_held(tiny_run, t
     config, workdir = tiny_run.config, tmp_path / "run"
     with open_run(config, workdir) as run:
         assert int(run.state.step) == 0
-        assert run.last == config.training.num_train_steps
+        assert run.last_step == config.training.num_train_steps
         assert run.has_dev
         assert run.reason_to_stop is None
         assert read_config(workdir) == run.config
@@ -25,7 +25,7 @@ def test_a_run_is_ready_for_its_first_step_and_its_directory_is_held(tiny_run, t
         assert [*run.layout(run.batches.shape(0)).local_rows()[:rows]] == [*range(rows)]
         with pytest.raises(UserError, match="another process trains"), locked(workdir):
             pass
-    assert f"step 1 of {run.last} begins" in capsys.readouterr().out
+    assert f"step 1 of {run.last_step} begins" in capsys.readouterr().out
     assert (workdir / "log.jsonl").read_text() == ""
 
 
@@ -34,7 +34,7 @@ def equal(one, other):
 
 
 def parameters_and_batch(config, workdir):
-    plan = planned(config, workdir)
+    plan = make_plan(config, workdir)
     initial = jax.jit(partial(init_state, plan.config, plan.model))
     return initial().params, plan.batches(0)
 

@@ -280,10 +280,10 @@ def approximate_randomization(
     observed = abs(bleu_of(system_sum) - bleu_of(baseline_sum))
     rng = np.random.default_rng(seed)
     num_as_large = 0
-    block = max(1, _BLOCK_SIZE // len(change))
-    for start in range(0, num_samples, block):
-        size = min(block, num_samples - start)
-        exchanged = (rng.random((size, len(change))) < 0.5).astype(np.float64)
+    block_size = max(1, _BLOCK_SIZE // len(change))
+    for start in range(0, num_samples, block_size):
+        num_drawn = min(block_size, num_samples - start)
+        exchanged = (rng.random((num_drawn, len(change))) < 0.5).astype(np.float64)
         moved = exchanged @ change  # [samples, 10]
         sampled = np.abs(bleu_of(system_sum - moved) - bleu_of(baseline_sum + moved))
         # Rounding may make an equally large difference slightly smaller, hence the tolerance.

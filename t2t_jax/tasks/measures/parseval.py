@@ -73,10 +73,9 @@ class _Parse(NamedTuple):
 
 
 class _Counts(NamedTuple):
-    """Counts from the two trees of a sentence, or their sums over sentences.
+    """Counts from the two trees of a sentence, or their sums over sentences."""
 
-    For a skipped sentence or an error, only the first three fields are not 0.
-    """
+    # For a skipped sentence or an error, only the first three fields are not 0.
 
     length: int = 0
     """Number of words in the sentence, punctuation included."""
@@ -112,7 +111,7 @@ def parseval(gold: Sequence[trees.Tree], predicted: Sequence[trees.Tree]) -> Par
         )
     counts = [_compare(*map(_analyse, pair)) for pair in zip(gold, predicted, strict=True)]
     short = [sentence for sentence in counts if sentence.length <= _CUTOFF_LENGTH]
-    total, of_short = (_Counts(*map(sum, zip(*some, strict=True))) for some in (counts, short))
+    total, of_short = (_Counts(*map(sum, zip(*group, strict=True))) for group in (counts, short))
     recall, precision, f1 = _bracket_scores(total)
     return ParsevalScores(
         recall=recall,
@@ -134,7 +133,7 @@ def _analyse(tree: trees.Tree) -> _Parse:
     tags: list[str] = []
     brackets: Counter[tuple[str, int, int]] = Counter()
     starts: list[int] = []
-    empty_elements = 0
+    num_empty = 0
     for symbol in symbols:
         if symbol.startswith("("):
             starts.append(len(words))
@@ -144,11 +143,11 @@ def _analyse(tree: trees.Tree) -> _Parse:
                 brackets[_SAME_LABEL.get(label, label), start, len(words)] += 1
         else:
             word = next(remaining)
-            empty_elements += symbol == trees.EMPTY_ELEMENT
+            num_empty += symbol == trees.EMPTY_ELEMENT
             if symbol not in _DELETED:
                 words.append(word)
                 tags.append(_SAME_LABEL.get(symbol, symbol))
-    return _Parse(words, tags, brackets, len(all_words) - empty_elements)
+    return _Parse(words, tags, brackets, len(all_words) - num_empty)
 
 
 def _compare(gold: _Parse, predicted: _Parse) -> _Counts:
