@@ -197,11 +197,11 @@ def described(reports: Mapping[int, Report], hosts: Sequence[str]) -> str:
     behind = those_behind(reports, len(hosts))
     if not behind:
         return "no process is behind the others, so the devices or the network are stuck"
-    first, *others = behind
-    label = f"process {first} on {hosts[first]}" + (f" and {len(others)} more" if others else "")
-    if first not in reports:
+    process, num_more = behind[0], len(behind) - 1
+    label = f"process {process} on {hosts[process]}" + (f" and {num_more} more" if num_more else "")
+    if process not in reports:
         return f"{label} did not answer"
-    phase, launched, waits = reports[first]
+    phase, launched, waits = reports[process]
     most_steps = max(report.launched for report in reports.values())
     return (
         f"{label} came last: {'waiting' if waits else 'working'} in the phase {phase!r}, it has "

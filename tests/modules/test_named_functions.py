@@ -256,9 +256,9 @@ def test_a_function_that_fails_or_is_not_finite_has_a_problem(function, message)
 def test_a_function_that_cannot_be_trained_ends_every_start(tmp_path, function, message):
     t2t_jax.register_activation("mine", function)
     config = Config().replace({"model.feed_forward": "mine", "model.d_model": 16})
-    for call in (lambda: compile_ahead(config, jax.devices()), lambda: make_plan(config, tmp_path)):
+    for step in (lambda: compile_ahead(config, jax.devices()), lambda: make_plan(config, tmp_path)):
         with refused(match=f"activation 'mine' {message}"):
-            call()
+            step()
 
 
 @pytest.mark.usefixtures("tables")
