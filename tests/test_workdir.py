@@ -236,7 +236,7 @@ def test_every_field_that_may_change_takes_effect_when_a_run_goes_on(run, tmp_pa
         ({"training.init_seed": 1}, "another config .*training.init_seed None -> 1"),
     ],
 )
-@pytest.mark.parametrize("start", [planned, dry_run])
+@pytest.mark.parametrize("start", [make_plan, dry_run])
 def test_a_field_that_cannot_take_effect_is_refused_and_nothing_changes(
     run, start, changes, message
 ):
