@@ -142,14 +142,14 @@ def gradient_norm_grows(config: Config, corpus: CorpusFigures, history: History)
     recent = [r for r in history.training[-3 * _WINDOW :] if r["step"] > warmup]
     if len(recent) < 3 * _WINDOW:
         return None
-    earlier, later = _median_norm(recent[:_WINDOW]), _median_norm(recent[-_WINDOW:])
-    if earlier is None or later is None or later <= _GROWTH * earlier:
+    earlier_norm, later_norm = _median_norm(recent[:_WINDOW]), _median_norm(recent[-_WINDOW:])
+    if earlier_norm is None or later_norm is None or later_norm <= _GROWTH * earlier_norm:
         return None
     return (
-        f"the gradient norm grew from {earlier:.3g} to {later:.3g} between steps "
+        f"the gradient norm grew from {earlier_norm:.3g} to {later_norm:.3g} between steps "
         f"{recent[0]['step']:,} and {recent[-1]['step']:,} (medians of {_WINDOW} lines of the "
         f"log), which may lead to divergence; {_lower_rate(config)}, or set "
-        f"training.clip_gradient_norm to about {earlier:.2g}"
+        f"training.clip_gradient_norm to about {earlier_norm:.2g}"
     )
 
 

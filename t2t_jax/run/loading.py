@@ -73,12 +73,12 @@ def load(
     mesh = make_mesh(parallel or MeshConfig(), local_devices())
     loaded: list[tuple[Parameters, list[int]]] = []
     for run in runs:
-        like = described_parameters(run, mesh)
-        loaded.append(load_parameters(run, like, average=average, step=step))
+        abstract_params = described_parameters(run, mesh)
+        loaded.append(load_parameters(run, abstract_params, average=average, step=step))
     members = [(run.config.model, p) for run, (p, _) in zip(runs[1:], loaded[1:], strict=True)]
-    steps = [number for _, run_steps in loaded for number in run_steps]
-    with_ema = (run.config.training for run in runs if reads_ema(run.config, average))
-    decays = [training.ema_decay for training in with_ema if training.ema_decay is not None]
+    steps = [run_step for _, run_steps in loaded for run_step in run_steps]
+    ema_configs = (run.config.training for run in runs if reads_ema(run.config, average))
+    decays = [training.ema_decay for training in ema_configs if training.ema_decay is not None]
     first = runs[0]
     translator = Translator(
         first.config, first.vocabulary, loaded[0][0], others=members, steps=steps, ema_decays=decays

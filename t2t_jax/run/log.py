@@ -80,17 +80,17 @@ class RunLog:
         self._display: Any = None
         self._drawn = 0.0
         self._path = workdir / LOG
-        recorded = [
+        recorded_lines = [
             (line, record)
             for line, record in read_record_lines(self._path, LOG_SCHEMA)
             if record["step"] <= start_step
         ]
-        retained = [(line, record) for line, record in recorded if record["of"] != END]
-        self.history = History.of(record for _, record in retained)
-        self._end_before = History.of(record for _, record in recorded).end
-        self._recorded = {(record["of"], record["step"]) for _, record in retained}
+        retained_lines = [(line, record) for line, record in recorded_lines if record["of"] != END]
+        self.history = History.of(record for _, record in retained_lines)
+        self._end_before = History.of(record for _, record in recorded_lines).end
+        self._recorded = {(record["of"], record["step"]) for _, record in retained_lines}
         if is_main():
-            write_whole(self._path, "".join(line for line, _ in retained).encode())
+            write_whole(self._path, "".join(line for line, _ in retained_lines).encode())
             self._file = self._path.open("a", encoding="utf-8", buffering=1)
             self._tensorboard = tensorboardX
             self._open_events(workdir, start_step)
@@ -222,7 +222,7 @@ class RunLog:
         """Print and record why training ended after a step.
 
         Args:
-          reason: the reason, a sentence without a full stop.
+          reason: a sentence without a full stop.
           advice: the printed advice for the user, which is not recorded.
         """
         self.say(f"{reason}; {advice}")

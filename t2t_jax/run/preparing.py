@@ -108,8 +108,6 @@ class Run(Plan):
 def make_plan(config: Config, workdir: Path) -> Plan:
     """Make and check the plan of a run, without writing to its directory.
 
-    Each process makes a plan; `in_turn` defines the order of the processes.
-
     Raises:
       UserError: the config, the corpus or the directory is invalid, or a package of the extra
         `train` is not installed.
@@ -130,6 +128,7 @@ def make_plan(config: Config, workdir: Path) -> Plan:
     if stored is None:
         load_initial_run()
     check_memory(config, config.data.vocab_size, mesh)
+    # Each process makes a plan, and the processes take turns at the corpus cache.
     with in_turn(config.data):
         corpus = open_corpus(config.data)
         task = task_of(corpus.name, corpus.task)
@@ -317,11 +316,11 @@ def _introduction(run: Run) -> Iterator[str]:
         yield f"{run.corpus.name} has no dev split, so there are no scores and no best checkpoint"
     elif training.ema_decay is not None:
         yield f"dev is scored with a moving average of the parameters, decay {training.ema_decay}"
-    size = sum(x.size for x in jax.tree.leaves(run.state.params))
+    total = sum(x.size for x in jax.tree.leaves(run.state.params))
     axes = " x ".join(f"{name} {size}" for name, size in run.mesh.shape.items())
     platform, hosts = run.mesh.devices.flat[0].platform, jax.process_count()
     yield (
-        f"{size:,} parameters on {run.mesh.size} {platform} device(s) of {hosts} process(es): "
+        f"{total:,} parameters on {run.mesh.size} {platform} device(s) of {hosts} process(es): "
         f"{axes}, in {config.model.compute_dtype}"
     )
     if slices := described_slices(run.mesh):

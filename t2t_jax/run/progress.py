@@ -23,8 +23,8 @@ CHECKPOINTS is only the time that training waits, since a thread writes checkpoi
 class PhaseTimer:
     """The phase of a training run, its step counts, and its seconds by phase.
 
-    The time of the phase DATA is only the time in which the main thread waits for a batch and all
-    launched steps are done.
+    DATA counts only the time in which the main thread waits for a batch and all launched steps are
+    done.
 
     Attributes:
       begun: the start of the program, or of training in a notebook, in seconds since 1970.

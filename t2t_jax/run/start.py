@@ -46,8 +46,8 @@ def initial_run(config: Config) -> StoredRun | None:
         for path, values in differences(run.config, config).items()
         if path.startswith("model.") and path not in free_fields
     }
-    if (size := run.vocabulary.source_size) and config.data.vocab_size != size:
-        changed["data.vocab_size"] = size, config.data.vocab_size
+    if (source_size := run.vocabulary.source_size) and config.data.vocab_size != source_size:
+        changed["data.vocab_size"] = source_size, config.data.vocab_size
     if changed:
         raise UserError(
             f"training.init_from={workdir} has another model ({format_differences(changed)}); "

@@ -242,9 +242,9 @@ class SlowHosts:
         # The second shortest of the last 10 times of a slow process exceeds the second longest time
         # of every other process by a tenth of a step, and by at least 10 ms.
         times = np.sort(np.stack(self._times), axis=0)  # [steps, processes]
-        least, most = times[_UNUSUAL - 1], times[-_UNUSUAL]
-        slow = int(np.argmax(least))
-        delay = float(least[slow] - np.delete(most, slow).max())
+        short_times, long_times = times[_UNUSUAL - 1], times[-_UNUSUAL]
+        slow = int(np.argmax(short_times))
+        delay = float(short_times[slow] - np.delete(long_times, slow).max())
         if slow in self._named or delay < max(_LEAST_SECONDS, _LEAST_SHARE * seconds_per_step):
             return None
         self._named.add(slow)

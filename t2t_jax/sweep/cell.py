@@ -162,7 +162,7 @@ class Cell:
     def rungs(self) -> dict[int, Record]:
         """Read the record of each rung, a step where training paused or diverged, by step.
 
-        `perplexity` in a record is the dev perplexity; None if training diverged.
+        The `perplexity` (on dev) in a record is None if training diverged.
         """
         paths = self.workdir.glob("rung-*.json")
         path_at = {int(match[1]): path for path in paths if (match := _RUNG.fullmatch(path.name))}
@@ -285,7 +285,7 @@ def train_and_score(cell: Cell, flags: Sequence[str] = ()) -> int:
     The scores go to `result.json`, or to `rung-STEP.json` if training pauses or diverges.
 
     Args:
-      flags: flags of plugins for the cell; see `plugins.flags_from`.
+      flags: command-line flags of plugins for the cell.
 
     Returns:
       0, or 128 + n if signal n stopped training after a checkpoint.

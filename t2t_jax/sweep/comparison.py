@@ -217,7 +217,7 @@ class VariantRow(NamedTuple):
     def verdicts(self) -> dict[str, str]:
         """Return the verdict on each measure's difference from the base, by measure name.
 
-        A verdict is a text of `verdict_on`; "" if the difference is unknown, for example because a
+        A verdict is a text such as "lower"; "" if the difference is unknown, for example because a
         seed diverged. If the base has another vocabulary, bits per byte replace the perplexity.
         """
         changes = {"perplexity": self.perplexity, self.measures.score.name: self.score}

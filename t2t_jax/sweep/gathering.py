@@ -138,9 +138,9 @@ def _how_far(cell: Cell, history: History) -> str:
     if not history.training:
         return "begun, without a step in its log" if cell.workdir.is_dir() else ""
     record = history.training[-1]
-    at = record.get("time")
-    when = "" if at is None else time.strftime(", %d %b %Y %H:%M UTC", time.gmtime(at))
-    return f"step {record['step']:,} of {cell.config.training.num_train_steps:,}{when}"
+    seconds = record.get("time")
+    date = "" if seconds is None else time.strftime(", %d %b %Y %H:%M UTC", time.gmtime(seconds))
+    return f"step {record['step']:,} of {cell.config.training.num_train_steps:,}{date}"
 
 
 def mean_budgets(results: Results, reports: Iterable[CellReport]) -> dict[str, Budget]:
@@ -206,7 +206,6 @@ class GridState:
 
         Args:
           other_code: code differences by variant, from `same_code.other_code`.
-          first_notes: notes to show first.
         """
         given_up, ended = rung_table(self)
         diverged = [cell.name for cell in self.infinite]
@@ -290,8 +289,8 @@ def rung_table(state: GridState) -> tuple[GridTable | None, set[str]]:
     cells, plan, grid = state.cells, state.plan, state.plan.grid
     pause_of = _paused(cells, state.scores)
     open_rows = {cell.variant for cell in state.untrained}
-    waiting = {*open_rows, *(pause_of if open_rows else ())}
-    ended = {*grid.variants} - {plan.rows[row] for row in waiting}
+    waiting_rows = {*open_rows, *(pause_of if open_rows else ())}
+    ended = {*grid.variants} - {plan.rows[row] for row in waiting_rows}
     if not pause_of or plan.candidates:
         return None, ended
     rows = []
@@ -300,14 +299,14 @@ def rung_table(state: GridState) -> tuple[GridTable | None, set[str]]:
             name: [r for c in seeds if (r := c.rungs().get(step)) and r["perplexity"] is not None]
             for name, seeds in cells.items()
         }
-        scored = {name: seeds for name, seeds in records.items() if seeds}
-        changes = measure(grid, scored, "perplexity").changes
+        scored_rows = {name: seeds for name, seeds in records.items() if seeds}
+        changes = measure(grid, scored_rows, "perplexity").changes
         for name in (name for name, pause in pause_of.items() if pause == step):
-            change, figures = changes.get(name), ["diverged", "", ""]
+            change, texts = changes.get(name), ["diverged", "", ""]
             if change and len(records[name]) == len(cells[name]):
-                figures = [*change.formatted, verdict_on(change)]
+                texts = [*change.formatted, verdict_on(change)]
             differs = describe_difference(grid.variants[grid.base], grid.variants[name])
-            rows.append([name, differs, str(len(cells[name])), f"{step:,}", *figures])
+            rows.append([name, differs, str(len(cells[name])), f"{step:,}", *texts])
     notes = [f"Compared with `{grid.base}` at the same step, and with no row of another length."]
     caption = "Paused before the end, by their perplexity on dev, in a grid that is not finished:"
     if not open_rows:

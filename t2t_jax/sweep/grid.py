@@ -145,7 +145,7 @@ def collect(
 ) -> GridOutcome:
     """Write the table of the finished cells in a grid's directory, without training.
 
-    The table includes all finished seeds, also more than the requested ones. The console shows a
+    The table includes all finished seeds, also more than requested. The console shows a
     line for each result that is left out: it is damaged, or the grid lacks its config or variant.
 
     Args:

@@ -134,7 +134,7 @@ class Local:
 
         Args:
           num_jobs: the number of parallel processes, at most one per core and per GPU.
-          flags: flags of plugins for the cells; see `plugins.flags_from`.
+          flags: command-line flags of plugins for the cells.
         """
         self._flags = flags
         cores = sorted(os.sched_getaffinity(0))
@@ -235,7 +235,7 @@ class Cluster:
           settings: `name=value` for `submitit.AutoExecutor.update_parameters`, such as
             `slurm_partition=gpu`; `timeout_min` is required.
           kind: submitit's name for the kind of cluster.
-          flags: flags of plugins for the cells; see `plugins.flags_from`.
+          flags: command-line flags of plugins for the cells.
         """
         with needs_extra("slurm", "--launcher slurm"):
             import submitit

@@ -82,16 +82,16 @@ def check_same_grid(grid: Grid, workdir: Path) -> None:
             f"{file} was edited and would be lost; omit --config to use it, or move it away"
         )
     # Rows that never started, or whose directories were moved away, may change.
-    started = [name for name in stored_rows if (workdir / name).is_dir()]
-    if absent := [name for name in started if name not in grid.variants]:
+    started_rows = [name for name in stored_rows if (workdir / name).is_dir()]
+    if absent := [name for name in started_rows if name not in grid.variants]:
         names = ", ".join(absent[:3]) + (f" and {len(absent) - 3} more" if len(absent) > 3 else "")
         raise UserError(
             f"{workdir} holds another grid, with rows that this one lacks ({names}); keep them and "
             f"select rows with --only, rename a row with --rename OLD=NEW, or {way_out}"
         )
-    for name in started:
-        old, new = from_dict(stored_rows[name]), grid.variants[name]
-        if changed := differences(old, new, only_binding=True):
+    for name in started_rows:
+        old_config, new_config = from_dict(stored_rows[name]), grid.variants[name]
+        if changed := differences(old_config, new_config, only_binding=True):
             raise UserError(
                 f"{workdir} holds another grid, in which {name} differs "
                 f"({format_differences(changed)}); give the row another name, or {way_out}"

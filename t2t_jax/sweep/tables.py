@@ -169,20 +169,20 @@ def summary(rows: Sequence[VariantRow], results: Results, width: int) -> Table:
     """Return a short table of the rows' scores for a terminal of `width` columns."""
     result = next(iter(results.values()))[0]
     score = rows[0].measures.score
-    signed = [f"{score.name}: {result[score.signature_field]}"] if score.signature_field else []
-    caption = "\n".join([*signed, *_notes_on_code(rows)]) or None
+    signature = [f"{score.name}: {result[score.signature_field]}"] if score.signature_field else []
+    caption = "\n".join([*signature, *_notes_on_code(rows)]) or None
     table = Table(box=None, pad_edge=False, caption=caption, caption_justify="left")
     table.add_column("variant", no_wrap=True)
     for name in ("seeds", "perplexity", "Δ", score.name, "Δ"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("against the noise", overflow="fold")
     for row in rows:
-        figures = []
+        texts = []
         for change in (row.perplexity, row.score):
             mean, difference = change.formatted
-            figures += [mean, difference.partition(" ± ")[0]]
+            texts += [mean, difference.partition(" ± ")[0]]
         name = in_lines(row.label, width - WIDTH_OF_FIGURES)
-        table.add_row(name, str(row.num_seeds), *figures, row.verdict)
+        table.add_row(name, str(row.num_seeds), *texts, row.verdict)
     return table
 
 
@@ -435,7 +435,7 @@ def _draw(axes: Any, changes: list[Change], marks: Sequence[float | None], scale
 
 
 def listing(grid: Grid, chosen: Sequence[str], num_seeds: int, width: int) -> Table:
-    """Return a table of the chosen variants of a grid, before training.
+    """Return a table of the chosen variants of a grid.
 
     The table lists differences from the base, numbers of parameters and steps, and the paper's
     results (Table 3), if any.

@@ -66,7 +66,6 @@ def tuned_results(
 
     Args:
       cells: the cells of each candidate, in the order of seeds.
-      scores: dev perplexities by cell name and step.
       scored: results of finished cells by cell name.
 
     Returns:

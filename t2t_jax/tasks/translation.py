@@ -52,16 +52,16 @@ class Translation(TextToText):
     def experiment(self, config: Config) -> task.PublishedExperiment:
         """Return the paper's base or big model, on English-German or English-French."""
         model, data = config.model, config.data
-        size = "big" if (model.d_model, model.num_heads) == (1024, 16) else "base"
+        model_size = "big" if (model.d_model, model.num_heads) == (1024, 16) else "base"
         is_german = language_of(data.target_language) != "fr"
-        name = f"{size}, English-{'German' if is_german else 'French'}"
+        name = f"{model_size}, English-{'German' if is_german else 'French'}"
         return task.PublishedExperiment(
             name=name,
-            model=size,
+            model=model_size,
             test_sets=paper.TEST_SETS,
             comparable=_newstest(data.corpus),
             changes_on_dev=paper.TABLE_3_CHANGES if is_german else {},
-            figures=_figures(config, size, name, is_german),
+            figures=_figures(config, model_size, name, is_german),
         )
 
     def compare_metric(self, records: Sequence[Record]) -> task.PaperComparison:
@@ -81,9 +81,9 @@ def _newstest(corpus: str) -> frozenset[str]:
     return frozenset([dev, *(bleu.name_of_test_set(corpus, test, size) for size in sizes)])
 
 
-def _figures(config: Config, size: str, experiment: str, is_german: bool) -> list[str]:
+def _figures(config: Config, model_size: str, experiment: str, is_german: bool) -> list[str]:
     """Describe the paper's scores for the experiment, and for the matching row of Table 3."""
-    row = paper.TABLE_2[size]
+    row = paper.TABLE_2[model_size]
     score = row.test_bleu_german if is_german else row.test_bleu_french
     figures = [f"The paper, {experiment}: {score} BLEU on {paper.TEST_SETS['test']} (Table 2)."]
     for name, variant in paper.TABLE_3.items():

@@ -276,18 +276,18 @@ def approximate_randomization(
       system: [sentences, 10] statistics of the other system.
       num_samples: at least 1.
     """
-    baseline_sum, system_sum, change = baseline.sum(0), system.sum(0), system - baseline
-    observed = abs(bleu_of(system_sum) - bleu_of(baseline_sum))
+    baseline_sum, system_sum, difference = baseline.sum(0), system.sum(0), system - baseline
+    observed_difference = abs(bleu_of(system_sum) - bleu_of(baseline_sum))
     rng = np.random.default_rng(seed)
     num_as_large = 0
-    block_size = max(1, _BLOCK_SIZE // len(change))
+    block_size = max(1, _BLOCK_SIZE // len(difference))
     for start in range(0, num_samples, block_size):
         num_drawn = min(block_size, num_samples - start)
-        exchanged = (rng.random((num_drawn, len(change))) < 0.5).astype(np.float64)
-        moved = exchanged @ change  # [samples, 10]
-        sampled = np.abs(bleu_of(system_sum - moved) - bleu_of(baseline_sum + moved))
+        exchanged = (rng.random((num_drawn, len(difference))) < 0.5).astype(np.float64)
+        moved = exchanged @ difference  # [samples, 10]
+        sampled_differences = np.abs(bleu_of(system_sum - moved) - bleu_of(baseline_sum + moved))
         # Rounding may make an equally large difference slightly smaller, hence the tolerance.
-        num_as_large += int(np.count_nonzero(sampled >= observed - 1e-9))
+        num_as_large += int(np.count_nonzero(sampled_differences >= observed_difference - 1e-9))
     return (1 + num_as_large) / (1 + num_samples)
 
 
