@@ -132,7 +132,7 @@ def evaluate_split(
     request = Scoring(translator, corpus, split, compute_loss, num_sentences, seed, config.decoding)
     result = task.scored(request)
     is_whole = task.grid.whole_split
-    loss, num_scored = (compute_loss(), len(result.sources) if is_whole else pairs.num_pairs_read)
+    loss, num_scored = compute_loss(), len(result.sources) if is_whole else pairs.num_pairs_read
     if not is_whole or len(pairs) < pairs.num_pairs_read:
         loss = loss._replace(sentence_nll=None, sentence_tokens=None)
     return Evaluation(split, loss, *result, num_scored, time.monotonic() - start)
