@@ -18,7 +18,7 @@ import t2t_jax.parallel.processes as processes
 import t2t_jax.run.turns as turns
 from t2t_jax.config.file import load_config
 from t2t_jax.errors import UserError
-from t2t_jax.run.preparing import planned
+from t2t_jax.run.preparing import make_plan
 
 process, coordinator, file, root = int(sys.argv[1]), *sys.argv[2:]
 work = []
@@ -39,7 +39,7 @@ def prepare(host, cache, **changes):
     processes.host_name = lambda: host
     work.clear()
     try:
-        plan = planned(config.replace({"data.cache_dir": cache, **changes}), Path(root, "run"))
+        plan = make_plan(config.replace({"data.cache_dir": cache, **changes}), Path(root, "run"))
     except UserError as error:
         return str(error)
     return work.count("train_vocabulary"), work.count("tokenize"), plan.vocabulary.fingerprint
