@@ -67,7 +67,7 @@ def compile_ahead(
     state = abstract_state(config, model, mesh)
     batch = abstract_batch(layout, model.example(), shape.source_length, shape.target_length)
     train_step: Any = compile_train_step(config, model, mesh)
-    start = time.monotonic()
+    start_time = time.monotonic()
     with use_abstract_mesh(mesh.abstract_mesh):  # kernels read the kind of device from it
         lowered = train_step.lower(state, batch)
     arguments = state.params, (state.optimizer, state.ema), batch
@@ -82,7 +82,7 @@ def compile_ahead(
             raise
         required, available = _num_bytes(*shortage.group(1, 2)), _num_bytes(*shortage.group(3, 4))
         memory = replace(memory, temporaries=required - memory.total)
-    compile_seconds = time.monotonic() - start
+    compile_seconds = time.monotonic() - start_time
     if program is not None:
         stats = program.memory_analysis()
         memory = replace(
@@ -133,19 +133,19 @@ def compile_search(config: Config, devices: Sequence[jax.Device]) -> report.Sear
     inputs = jax.tree.map(abstract, model.sources.padded([], num_rows, report.SOURCE_LENGTH))
     arrivals = Arrivals(row_ids, inputs, row_ids, row_ids)
     seed, max_live = (jax.ShapeDtypeStruct((), dtype) for dtype in (jnp.uint32, jnp.int32))
-    start = time.monotonic()
+    start_time = time.monotonic()
     with use_abstract_mesh(mesh.abstract_mesh):  # Pallas reads the kind of device from it
         prepare = partial(model.prepare, quantize=config.decoding.quantize)
         params = results_of(jax.jit(prepare).lower(state.params))
         search_inputs = SearchInputs(params, seed)
         work = results_of(begin_work.lower(search, sizes, search_inputs))
         program = proceed.lower(search, search_inputs, work, arrivals, max_live).compile()
-    decoder_params = {name: part for name, part in params.items() if name != "encoder"}
+    decoder_params = {name: tree for name, tree in params.items() if name != "encoder"}
     return report.SearchReport(
         mesh_shape=dict(mesh.shape),
         sentences=num_rows,
         beam_size=search.strategy.beam_size,
-        compile_seconds=time.monotonic() - start,
+        compile_seconds=time.monotonic() - start_time,
         kernels=loop_kernels(parse_program(program.as_text() or "")),
         weight_bytes=bytes_of_a_device(decoder_params),
         cache_bytes=bytes_of_a_device((work.state.cache, work.memory)),

@@ -234,15 +234,15 @@ def _flops(program: Program, instruction: Instruction, by_name: Mapping[str, Ins
 
 def _matmul_flops(instruction: Instruction, by_name: Mapping[str, Instruction]) -> float:
     """Count the FLOPs of a matmul, two per multiply-add; `by_name` contains its operands."""
-    [result], names = instruction.arrays[:1], instruction.operands[:2]
+    [result_shape], names = instruction.arrays[:1], instruction.operands[:2]
     operands = [by_name[name].arrays[0] for name in names if name in by_name]
     if len(operands) < 2:
         return 0.0
     if instruction.opcode == "convolution":
-        return 2 * _convolution_terms(instruction, result, *operands)
+        return 2 * _convolution_terms(instruction, result_shape, *operands)
     match = _CONTRACTED.search(instruction.line)
     contracted_axes = [int(axis) for axis in re.findall(r"\d+", match[1])] if match else []
-    return 2 * result.count * math.prod(operands[0].sizes[axis] for axis in contracted_axes)
+    return 2 * result_shape.count * math.prod(operands[0].sizes[axis] for axis in contracted_axes)
 
 
 def _convolution_terms(

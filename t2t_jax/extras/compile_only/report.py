@@ -155,8 +155,8 @@ def format_report(report: StepReport) -> Iterator[str]:
 
 def _memory_lines(report: StepReport) -> Iterator[str]:
     yield "memory per device"
-    for name, size in vars(report.memory).items():
-        yield f"  {name:<14}{_bytes(size):>12}"
+    for name, num_bytes in vars(report.memory).items():
+        yield f"  {name:<14}{_bytes(num_bytes):>12}"
     yield f"  {'total':<14}{_bytes(report.memory.total):>12}"
     if report.available_bytes is None:
         yield "the memory of a device is unknown"
@@ -173,8 +173,8 @@ def _collective_lines(
     sums: dict[str, Float[np.ndarray, " figures"]] = defaultdict(lambda: np.zeros(3))
     for collective in collectives:
         label = f"{collective.kind} over {', '.join(collective.mesh_axes(mesh_shape)) or 'no axis'}"
-        sizes = np.array([1, collective.num_bytes, collective.sent_bytes])
-        sums[label] += collective.count * sizes
+        figures = np.array([1, collective.num_bytes, collective.sent_bytes])
+        sums[label] += collective.count * figures
     for label, (count, num_bytes, sent_bytes) in sorted(sums.items(), key=lambda item: -item[1][2]):
         yield (
             f"  {label:<44}{count:>6,.0f} x, {_bytes(num_bytes):>11} in total, "

@@ -104,12 +104,12 @@ def _check_room(archive: Archive, file: BinaryIO, directory: Path) -> None:
 
 def _fault(archive: Archive, path: Path) -> str | None:
     """Return how a file differs from the published archive, or None if it is correct."""
-    size = path.stat().st_size
+    num_bytes = path.stat().st_size
     algorithm, _, expected = (archive.digest or "").partition(":")
-    if not size:
+    if not num_bytes:
         return "is empty"
-    if archive.size not in (None, size):
-        return f"has {size:,} bytes, but the published file {archive.size:,}"
+    if archive.size not in (None, num_bytes):
+        return f"has {num_bytes:,} bytes, but the published file {archive.size:,}"
     if algorithm:
         if (digest := sums.digest_of(path, algorithm)) == expected:
             return None

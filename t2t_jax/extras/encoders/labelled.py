@@ -93,9 +93,9 @@ class MaskedText(Examples):
           seed: the random seed of the masking; 0 for dev and test.
         """
         sides = (text.target_tokens, text.target_offsets) * 2
-        mask, size = mask_id(vocabulary), len(vocabulary)
+        mask, vocab_size = mask_id(vocabulary), len(vocabulary)
         skipped, num_read = text.skipped, text.num_pairs_read
-        return cls(*sides, skipped, num_read, mask, size, data.masked_share, seed)
+        return cls(*sides, skipped, num_read, mask, vocab_size, data.masked_share, seed)
 
     def shape(self, shape: BatchShape, max_examples: int) -> BatchShape:
         """Return the shape of a batch, with targets only for the subwords to predict."""
@@ -112,10 +112,10 @@ class MaskedText(Examples):
         # The subwords to predict, `share` of each row but at least one, have the lowest rank bits.
         is_subword = (text.segments != 0) & ~np.isin(text.tokens, _SPECIAL)
         num_subwords = is_subword.sum(1, keepdims=True)
-        count = np.where(num_subwords, np.maximum(1, np.floor(self.share * num_subwords + 0.5)), 0)
+        counts = np.where(num_subwords, np.maximum(1, np.floor(self.share * num_subwords + 0.5)), 0)
         ranking = np.argsort(np.where(is_subword, rank_bits, _MAX_RANK), axis=1, kind="stable")
         is_predicted = np.zeros_like(is_subword)
-        np.put_along_axis(is_predicted, ranking, np.arange(length) < count, axis=1)
+        np.put_along_axis(is_predicted, ranking, np.arange(length) < counts, axis=1)
         uniform = (token_bits >> np.uint64(40)) / 2.0**24  # in [0, 1)
         random_ids = (token_bits % np.uint64(self.vocab_size - len(_SPECIAL))).astype(np.int32)
         tokens = np.select(

@@ -280,12 +280,12 @@ def _curve(measures: _Measures, gates: HeadGates, heads: list[Head]) -> Iterator
     """Yield the loss and BLEU with 10%, 20%, ... of all heads masked, as far as `heads` goes."""
     num_heads = len(all_heads(gates))
     for tenth in range(1, 10):
-        count = round(tenth / 10 * num_heads)
-        if count <= len(heads):
+        num_masked = round(tenth / 10 * num_heads)
+        if num_masked <= len(heads):
             safe_point()
-            masked_gates = mask_heads(gates, heads[:count])
+            masked_gates = mask_heads(gates, heads[:num_masked])
             loss, bleu = measures.loss(masked_gates), measures.bleu(masked_gates)
-            yield CurvePoint(count / num_heads, count, loss, bleu)
+            yield CurvePoint(num_masked / num_heads, num_masked, loss, bleu)
 
 
 @partial(InterceptedJit, static_argnums=0)

@@ -57,8 +57,8 @@ def remove_heads(model: portable.PortableModel, heads: list[Head]) -> portable.P
         counts = {len(removed_heads[name, layer]) for layer in range(stack.num_layers)}
         if len(counts) != 1:
             raise UserError(f"the layers of {name} attention would have different numbers of heads")
-        if count := counts.pop():
-            fields[f"model.{name}_heads"] = model_config.attention_of(name).num_heads - count
+        if num_removed := counts.pop():
+            fields[f"model.{name}_heads"] = model_config.attention_of(name).num_heads - num_removed
     config = model.config.replace(fields)
 
     def prune(name: Part, layer: int, array: rewriting.Heads) -> rewriting.Heads:

@@ -222,8 +222,8 @@ def _fill_stack(spec: Any, tree: _Tree, name: str, side: str, model: ModelConfig
     if model.embedding_norm:
         _fill_norm(spec.layernorm_embedding, tree[f"{side}_embedding_norm"])
     if path := model.positions.sinusoids:
-        first, width = model.first_position, model.d_model
-        table = np.asarray(registry.load_named(path)(first + _POSITIONS, width))[first:]
+        offset, width = model.first_position, model.d_model
+        table = np.asarray(registry.load_named(path)(offset + _POSITIONS, width))[offset:]
         spec.position_encodings.encodings = table
     elif model.position == "learned":
         spec.position_encodings.encodings = tree[f"{side}_position"]

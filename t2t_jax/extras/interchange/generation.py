@@ -223,12 +223,12 @@ def special_ids(
       to_hf: transformers id of each vocabulary entry, by t2t_jax id.
       bos_id: t2t_jax id of the beginning-of-sentence token; None is the start token of targets.
     """
-    start = start_id(model)
+    start_token = start_id(model)
     ids = {
         "pad_token_id": PAD_ID,
         "eos_token_id": EOS_ID,
-        "bos_token_id": start if bos_id is None else bos_id,
-        "decoder_start_token_id": start,
+        "bos_token_id": start_token if bos_id is None else bos_id,
+        "decoder_start_token_id": start_token,
     }
     return {**{name: int(to_hf[token]) for name, token in ids.items()}, "forced_eos_token_id": None}
 

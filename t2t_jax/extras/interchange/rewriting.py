@@ -37,7 +37,7 @@ def with_all_biases(arrays: Arrays, model: ModelConfig) -> Arrays:
     return {**arrays, **biases}
 
 
-def with_start_of_zeros(arrays: Arrays, model: ModelConfig, start: int) -> Arrays:
+def with_start_of_zeros(arrays: Arrays, model: ModelConfig, start_token: int) -> Arrays:
     """Return parameters of an equivalent post-norm model whose start token has a zero embedding.
 
     The start token's embedding s is subtracted from all embeddings. All logits fall by the same
@@ -47,7 +47,7 @@ def with_start_of_zeros(arrays: Arrays, model: ModelConfig, start: int) -> Array
     Attention must have biases, and the target embedding must be the output projection too.
     """
     embedding = model.embeddings["target"]
-    shift = arrays[embedding][start]
+    shift = arrays[embedding][start_token]
     if not shift.any():
         return arrays
     new_arrays = {**arrays, embedding: arrays[embedding] - shift}

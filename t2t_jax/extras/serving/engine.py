@@ -118,8 +118,8 @@ def split_sentences(text: str, language: str) -> list[str]:
     sentences end by the rules of the language, a code that `language_of` reads.
     """
     segments = [""]
-    for number, line in enumerate(text.split("\n")):
-        segments[-1] += "\n" if number else ""
+    for line_index, line in enumerate(text.split("\n")):
+        segments[-1] += "\n" if line_index else ""
         for part in _sentences(line, language):
             if sentence := part.strip():
                 before, _, after = part.partition(sentence)

@@ -53,12 +53,12 @@ class Application:
         self._seconds = Histogram("t2t_request_seconds", "Time of a response.", registry=registry)
         self._sentences = Counter("t2t_sentences", "Sentences translated.", registry=registry)
         search = engine.search
-        for name, description, value in (
+        for name, description, read_gauge in (
             ("t2t_sentences_waiting", "Waiting sentences.", lambda: search.num_waiting),
             ("t2t_rows_in_use", "Sentences in the search.", lambda: search.num_live),
             ("t2t_rows", "Maximum number of sentences in the search.", lambda: search.num_rows),
         ):
-            Gauge(name, description, registry=registry).set_function(value)
+            Gauge(name, description, registry=registry).set_function(read_gauge)
         routes = [
             Route("/translate", self._translate, methods=["POST"]),
             Route("/health", self._health),

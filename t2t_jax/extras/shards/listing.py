@@ -195,9 +195,9 @@ class ParquetShard(Shard):
                     _check_column(path, name, pyarrow.struct(parquet_file.schema_arrow))
                 batches = parquet_file.iter_batches(_BATCH_ROWS, columns=root_columns)
                 rows = chain.from_iterable(batch.to_pylist() for batch in batches)
-                for number, row in enumerate(rows, 1):
+                for row_number, row in enumerate(rows, 1):
                     values = [value_of(row, name) for name in self.fields]
-                    yield from texts_of(values, path, number, faults)
+                    yield from texts_of(values, path, row_number, faults)
             except (pyarrow.ArrowException, UnicodeDecodeError) as error:
                 raise OSError(str(error)) from error
 

@@ -198,8 +198,8 @@ def main(arguments: Sequence[str]) -> int:
     A line on standard input ends the process, which ignores stop signals. Its output goes to
     RUN/trackers/TRACKER.log.
     """
-    for number in (*ENDING, signal.SIGUSR1):  # Slurm signals every process of a job
-        signal.signal(number, signal.SIG_IGN)
+    for signal_number in (*ENDING, signal.SIGUSR1):  # Slurm signals every process of a job
+        signal.signal(signal_number, signal.SIG_IGN)
     [target] = parse_targets(arguments[:1])
     if len(arguments) == 1:
         target.check()

@@ -62,9 +62,9 @@ class TrackCommand:
         ended.set()
         for target in targets:
             try:
-                count = send_run(self.workdir, target, ended)
+                num_records = send_run(self.workdir, target, ended)
             except Exception as error:  # the tracker's library may raise anything
                 text = in_one_line(f"{error} ({type(error).__name__})")
                 raise UserError(f"{target}: {text}; the same command sends the rest") from error
-            print(f"{target} has {count:,} records of {self.workdir}")
+            print(f"{target} has {num_records:,} records of {self.workdir}")
         return 0

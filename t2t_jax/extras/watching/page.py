@@ -153,5 +153,5 @@ def plot_curves(
         f"{label:>10} {''.join(map(chr, line))}"
         for label, line in zip(labels, _BRAILLE + cells, strict=True)
     ]
-    first, last = f"step {x[0]:,.0f}", f"{x[-1]:,.0f}"
-    return "\n".join([*lines, " " * 11 + first + last.rjust(width - len(first))])
+    first_label, last_label = f"step {x[0]:,.0f}", f"{x[-1]:,.0f}"
+    return "\n".join([*lines, " " * 11 + first_label + last_label.rjust(width - len(first_label))])

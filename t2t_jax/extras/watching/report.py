@@ -264,8 +264,8 @@ def _score_row(task: Task, measures: Sequence[Measure], score: Record) -> Row:
     if decoding.get("quantize", "none") != "none":
         setting_names.append("quantize")
     search = " ".join(f"{name}={format_cell(decoding.get(name))}" for name in setting_names)
-    values = (score.get(measure.field) for measure in measures)
-    figures = (perplexity_text(value) if isinstance(value, float) else value for value in values)
+    scores = (score.get(measure.field) for measure in measures)
+    figures = (perplexity_text(value) if isinstance(value, float) else value for value in scores)
     return (
         scored_test_set(score),
         format_cell(score.get("num_sentences")),
@@ -422,12 +422,12 @@ def _mfu_note(goodput: Goodput) -> str:
 
 
 def _job_row(number: int, job: Record) -> Row:
-    first, last = job["first_step"], job["step"]
+    first_step, last_step = job["first_step"], job["step"]
     return (
         str(number),
         time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(job["begun"])),
         f"{job.get('host', UNKNOWN)}, {job['devices']} × {job.get('kind', UNKNOWN)}",
-        f"{first + 1:,} to {last:,}" if last > first else "none",
+        f"{first_step + 1:,} to {last_step:,}" if last_step > first_step else "none",
         f"{job['repeated']:,}",
         duration(sum(job["seconds"].values()) - job["seconds"][BETWEEN]),
         job["ended"] or "not recorded: killed or still running",

@@ -161,10 +161,10 @@ def _table(runs: Sequence[WatchedRun]) -> Table:
     best_score, speed = f"best dev {score}".rstrip(), f"{_unit_of(runs)}s/s"
     table = grid("run", "step", "loss", best_score, speed, "waiting", "left", "warnings")
     table.header_style = "dim"
-    for number, run in enumerate(runs):
+    for index, run in enumerate(runs):
         name = Text(run.name)
         if len(runs) > 1:
-            marker, color = _style_of(number)
+            marker, color = _style_of(index)
             name = Text(f"{marker} {run.name}", f"color({color})")
         table.add_row(name, *_cells(run))
     return table
@@ -286,10 +286,10 @@ def plot_in_terminal(
     plotext.plot_size(width, height)
     plotext.title(f"{title}: {_number(curves[0][1, -1])}" if len(curves) == 1 else title)
     uses_braille = has_colors or len(curves) == 1
-    for number, curve in enumerate(curves):
+    for index, curve in enumerate(curves):
         if curve.size:
             steps, values = curve.tolist()
-            marker, color = _style_of(number)
+            marker, color = _style_of(index)
             style = {"color": color} if has_colors else {}
             plotext.plot(steps, values, marker="braille" if uses_braille else marker, **style)
     x_ticks, y_ticks = map(_ticks, np.concatenate(curves, axis=1))

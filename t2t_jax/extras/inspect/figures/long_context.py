@@ -85,8 +85,8 @@ def _measure(config: Config, length: int) -> tuple[float, float]:
     memory = compiled.memory_analysis()
     run_seconds = []
     for _ in range(_REPEATS + 1):
-        start = time.perf_counter()
+        start_time = time.perf_counter()
         jax.block_until_ready(compiled({"params": params}, inputs))
-        run_seconds.append(time.perf_counter() - start)
+        run_seconds.append(time.perf_counter() - start_time)
     # The first run is a warmup.
     return min(run_seconds[1:]), math.nan if memory is None else memory.temp_size_in_bytes

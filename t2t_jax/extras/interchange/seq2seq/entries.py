@@ -100,8 +100,8 @@ def read_entries(path: Path, size: int) -> Entries:
     else:
         file = path / SENTENCEPIECE
         ids, textless = _read_sentencepiece(file)
-    names = {number: name for name, number in ids.items()}
-    if len(names) != len(ids) or not all(0 <= number < size for number in names):
+    names = {hf_id: name for name, hf_id in ids.items()}
+    if len(names) != len(ids) or not all(0 <= hf_id < size for hf_id in names):
         raise UserError(
             f"{path} does not give each of {len(ids):,} entries an id of its own below "
             f"vocab_size={size:,}, which config.json sets; copy the files of one model"
@@ -109,11 +109,11 @@ def read_entries(path: Path, size: int) -> Entries:
     for name in (places.PAD, places.END, places.UNKNOWN):
         if name not in ids:
             raise UserError(f"{file} has no entry {name}, which every model needs; copy it again")
-    pieces = [names.get(number, unused(number)) for number in range(size)]
-    silent = {number for number in range(size) if number not in names} | set(textless.values())
+    pieces = [names.get(hf_id, unused(hf_id)) for hf_id in range(size)]
+    silent = {hf_id for hf_id in range(size) if hf_id not in names} | set(textless.values())
     languages = {
-        (match[1] or match[2]): number
-        for name, number in sorted(textless.items(), key=lambda item: item[1])
+        (match[1] or match[2]): hf_id
+        for name, hf_id in sorted(textless.items(), key=lambda item: item[1])
         if (match := _LANGUAGE.fullmatch(name))
     }
     return Entries(file, pieces, frozenset(silent - {ids[places.UNKNOWN]}), languages)

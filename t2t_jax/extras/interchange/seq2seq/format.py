@@ -194,7 +194,7 @@ def _languages(
     codes, settings = list(entries.languages), tokenizer_settings(path)
     if not codes:
         return ()
-    code_of = {number: code for code, number in entries.languages.items()}
+    code_of = {hf_id: code for code, hf_id in entries.languages.items()}
     english_codes = (code for code in codes if code.split("_")[0] in ("en", "eng"))
     source = source or settings.get("src_lang") or next(english_codes, codes[0])
     target = target or settings.get("tgt_lang") or code_of.get(hf_config[_FORCED])
@@ -211,7 +211,7 @@ def _vocabulary(
     path: Path, form: Seq2SeqFormat, hf_config: Record, entries: Entries, pair: Sequence[str]
 ) -> tuple[framed.FramedVocabulary, places.Order]:
     """Return the vocabulary with language tags, and the model's id of each entry."""
-    ids = {piece: number for number, piece in enumerate(entries.pieces)}
+    ids = {piece: hf_id for hf_id, piece in enumerate(entries.pieces)}
     pad, end, start = hf_config["pad_token_id"], hf_config["eos_token_id"], hf_config[_START]
     stated_bos_id = hf_config.get("bos_token_id")
     bos_id: Any = ids.get(places.BEGIN, pad) if stated_bos_id is None else stated_bos_id
@@ -231,8 +231,8 @@ def _vocabulary(
         text,
         source=source,
         target=target,
-        silent=sorted(our_ids[number] for number in entries.silent | {bos_id}),
-        languages={code: our_ids[number] for code, number in entries.languages.items()},
+        silent=sorted(our_ids[hf_id] for hf_id in entries.silent | {bos_id}),
+        languages={code: our_ids[hf_id] for code, hf_id in entries.languages.items()},
         pair=pair,
         first=first_ids,
     )

@@ -79,7 +79,7 @@ def _write_vocabulary(
     settings: dict[str, Any] = dict(zip(("src_lang", "tgt_lang"), vocabulary.pair, strict=False))
     our_ids = np.argsort(hf_ids).tolist()  # by the model's id
     names = [vocabulary.pieces([[our_id]])[0][0] for our_id in our_ids]
-    tags = [names[number] for number in sorted(hf_ids[list(vocabulary.marks.values())])]
+    tags = [names[hf_id] for hf_id in sorted(hf_ids[list(vocabulary.marks.values())])]
     settings |= {"tokenizer_class": _tokenizer_class(vocabulary, form, tags)}
     files = vocabulary.text.files
     if isinstance(vocabulary.text, PairedVocabulary):
@@ -88,7 +88,7 @@ def _write_vocabulary(
         extra = [name for n, name in enumerate(names[size:], size) if name != entries.unused(n)]
         pretrained.write_json(directory / entries.SPECIAL, {"additional_special_tokens": extra})
         if tags and tags[0].startswith("__"):
-            table = {name: number for number, name in enumerate(names[:size])}
+            table = {name: hf_id for hf_id, name in enumerate(names[:size])}
             pretrained.write_json(directory / entries.TABLE, table)
             settings |= entries.language_codes(list(vocabulary.marks))
     else:
