@@ -163,6 +163,6 @@ def _is_one_of(value: object, *kinds: type) -> bool:
     """Return whether a value has one of the types; an int is a float, a bool is no number."""
     if any(value in get_args(kind) for kind in kinds if get_origin(kind) is Literal):
         return True
-    types = tuple(kind for kind in kinds if get_origin(kind) is not Literal)
-    allowed = (*types, int) if float in types else types
+    plain_kinds = tuple(kind for kind in kinds if get_origin(kind) is not Literal)
+    allowed = (*plain_kinds, int) if float in plain_kinds else plain_kinds
     return isinstance(value, allowed) and (not isinstance(value, bool) or bool in allowed)

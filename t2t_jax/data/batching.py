@@ -293,16 +293,16 @@ class Batches:
         return plan, int(plan.batches[epoch_step - start])
 
     def _make_windows(self, epoch: int) -> list["_Window"]:
-        windows, end = [], 0
+        windows, num_batches = [], 0
         rng = _random_stream(self._seed, epoch + 1, _PART_ORDER)
         for portions in self.parts.windows(epoch, rng):
             # Rows are counted from the start of the first random order that the window reads.
             first_order = np.floor(portions.begin)
-            start = self._rows_before(portions.begin - first_order, portions.parts)
-            stop = self._rows_before(portions.end - first_order, portions.parts)
-            cuts = cut((stop - start).sum(axis=0), self._form)
-            end += len(cuts.classes)
-            windows.append(_Window(portions, start, stop - start, cuts, end))
+            start_rows = self._rows_before(portions.begin - first_order, portions.parts)
+            end_rows = self._rows_before(portions.end - first_order, portions.parts)
+            cuts = cut((end_rows - start_rows).sum(axis=0), self._form)
+            num_batches += len(cuts.classes)
+            windows.append(_Window(portions, start_rows, end_rows - start_rows, cuts, num_batches))
         return windows
 
     def _rows_before(

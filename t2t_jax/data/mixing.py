@@ -178,9 +178,9 @@ class MixedParts:
     def token_counts(self) -> Int[np.ndarray, " vocab"]:
         """Estimate how often each id occurs among the targets of an epoch."""
         counts = [component.parts.token_counts() for component in self.components]
-        sums = np.zeros(max(map(len, counts)), np.int64)
+        estimates = np.zeros(max(map(len, counts)), np.int64)
         for component, sample in zip(self.components, counts, strict=True):
             total = component.copies * component.times * component.parts.content.target.total
             scale = float(total) / max(1, sample.sum())
-            sums[: len(sample)] += np.rint(sample * scale).astype(np.int64)
-        return sums
+            estimates[: len(sample)] += np.rint(sample * scale).astype(np.int64)
+        return estimates

@@ -64,16 +64,16 @@ def with_dev(name: str, parts: Mapping[str, Split], num_pairs: int) -> dict[str,
     if train is None or train.shards or "dev" in parts:
         reason = "no train split" if train is None else "shards" if train.shards else "a dev split"
         raise UserError(f"{label} is not for {name}, which has {reason}; leave it out")
-    dev = cache(partial(_smallest, f"{label} of {name}", train, num_pairs))
+    dev_pairs = cache(partial(_smallest, f"{label} of {name}", train, num_pairs))
 
     def fingerprint(split: str) -> str:
-        return digest(split, *(key.hex() for key in dev()))
+        return digest(split, *(key.hex() for key in dev_pairs()))
 
     train_split = Split.of(
         lambda: digest(fingerprint("train"), train.fingerprint()),
-        lambda: chunks(pair for key, pair in _pairs(train) if key not in dev()),
+        lambda: chunks(pair for key, pair in _pairs(train) if key not in dev_pairs()),
     )
-    dev_split = Split.of(partial(fingerprint, "dev"), lambda: chunks(iter(dev().values())))
+    dev_split = Split.of(partial(fingerprint, "dev"), lambda: chunks(iter(dev_pairs().values())))
     return {**parts, "train": train_split, "dev": dev_split}
 
 

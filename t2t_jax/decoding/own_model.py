@@ -75,14 +75,14 @@ def beam_search(
         flat_inputs = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), (tokens, state))
         return jax.tree.map(lambda x: x.reshape(*tokens.shape, *x.shape[1:]), step(*flat_inputs))
 
-    initial = begin(
+    searches = begin(
         jax.tree.map(lambda x: jnp.repeat(jnp.asarray(x)[:, None], beam_size, axis=1), state),
         jnp.full(start.shape, max_length, jnp.int32),
         beam_size=beam_size,
         capacity=max_length,
         bos_id=0,  # `search_step` replaces it by `start`
     )
-    return search(beam_strategy if beam_size > 1 else Greedy(eos_id), search_step, initial, pad_id)
+    return search(beam_strategy if beam_size > 1 else Greedy(eos_id), search_step, searches, pad_id)
 
 
 def _checked_starts(

@@ -154,7 +154,7 @@ def _decode_group(
     group = new_group(planned)
     results: list[tuple[int, hypotheses.SearchResult]] = []
     # On a CPU, programs that one thread calls run one after another, so each group has a thread.
-    with ThreadPoolExecutor(1) as thread:
+    with ThreadPoolExecutor(1) as worker:
         while queue or group.num_free < group.sizes.rows:
             safe_point()  # processes may communicate here, because the thread launches nothing
             if queue and group.longest_source <= queue[0][1].source_length:
@@ -164,7 +164,7 @@ def _decode_group(
             indices = [queue.popleft()[0] for _ in range(num_arrivals)]
             max_live = _max_live(group.sizes, group.num_free - num_arrivals, len(queue))
             arrivals = [(index, sentences[index]) for index in indices]
-            progress = thread.submit(interceptors.in_other_thread(group.launch), arrivals, max_live)
+            progress = worker.submit(interceptors.in_other_thread(group.launch), arrivals, max_live)
             yield results  # the caller reads them while the device computes
             results = group.collect(progress.result())
         yield results

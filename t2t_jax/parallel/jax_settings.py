@@ -143,14 +143,14 @@ def compiler_options(mesh: Mesh) -> dict[str, bool | int]:
       mesh: the devices, which may be a described topology.
     """
     [device, *other_devices] = mesh.devices.flat
-    user_names = set(re.findall(r"(?:^|\s)--?(\w+)", user_xla_flags()))
-    local = mesh.local_devices[0] if mesh.local_devices else device
+    user_options = set(re.findall(r"(?:^|\s)--?(\w+)", user_xla_flags()))
+    local_device = mesh.local_devices[0] if mesh.local_devices else device
     return {
         name: value
         for name, value in OPTIONS.get(device.platform, {}).items()
         if (other_devices or name not in _FOR_SEVERAL)
-        and name not in user_names
-        and _is_known(name, value, local)
+        and name not in user_options
+        and _is_known(name, value, local_device)
     }
 
 

@@ -97,9 +97,9 @@ def _placed(array: np.ndarray, like: jax.ShapeDtypeStruct) -> Array:
 
 def _checked(average: Any, step: Any) -> tuple[int | None, int | Literal["best"] | None]:
     for name, value, valid in (("average", average, (None,)), ("step", step, (None, "best"))):
-        is_number = isinstance(value, Integral) and not isinstance(value, bool)
-        is_other = isinstance(value, str | None) and value in valid
-        if not is_number and not is_other:
+        is_integer = isinstance(value, Integral) and not isinstance(value, bool)
+        is_choice = isinstance(value, str | None) and value in valid
+        if not is_integer and not is_choice:
             choices = " or ".join(["a whole number", *map(repr, valid)])
             raise UserError(f"{name}={quote(value)} is a {type(value).__name__}; give {choices}")
     average = None if average is None else int(average)
