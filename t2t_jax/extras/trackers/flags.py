@@ -10,7 +10,7 @@ from t2t_jax.plugins import TrainingFlags
 
 @dataclass(frozen=True)
 class TrainFlags(TrainingFlags):
-    """The flag `--track` of `train`."""
+    """The flag `--track` of `train`: the trackers to send the log to."""
 
     common: ClassVar[tuple[str, ...]] = ("track",)
     track: tuple[str, ...] = ()
@@ -33,7 +33,7 @@ class TrainFlags(TrainingFlags):
 
 @dataclass(frozen=True)
 class SweepFlags(TrainFlags):
-    """The flag `--track` of `sweep`."""
+    """The flag `--track` of `sweep`: the trackers to send logs to."""
 
     common: ClassVar[tuple[str, ...]] = ()
     track: tuple[str, ...] = ()
