@@ -186,21 +186,21 @@ def rows(kind: str, reserved: Collection[str] = ()) -> dict[str, Any]:
 def added_flags(command: str, reserved: tuple[str, ...] = ()) -> Sequence[type[TrainingFlags]]:
     """Return the `TrainingFlags` that plugins add to a command without `reserved` flag names."""
     owners = dict.fromkeys(reserved, "t2t-jax")
-    kinds: list[type[TrainingFlags]] = []
+    flag_classes: list[type[TrainingFlags]] = []
     for plugin in plugins():
         if command not in plugin.flags:
             continue
         try:
-            kind = load(plugin.flags[command])
-            names = [field.name for field in dataclasses.fields(kind)]
+            flag_class = load(plugin.flags[command])
+            names = [field.name for field in dataclasses.fields(flag_class)]
             if clashes := [f"{owners[name]} has --{name}" for name in names if name in owners]:
                 raise UserError(", ".join(clashes))
         except Exception as error:
             _leave_out(f"the flags of {command}", plugin.package, error)
         else:
-            kinds.append(kind)
+            flag_classes.append(flag_class)
             owners |= dict.fromkeys(names, plugin.package)
-    return kinds
+    return flag_classes
 
 
 def _leave_out(subject: str, package: str, error: BaseException) -> None:

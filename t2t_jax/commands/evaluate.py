@@ -142,12 +142,12 @@ def _table(record: Record) -> "Table":
     table.add_column(justify="right")
     table.add_column(overflow="fold")
     task = task_of(record["corpus"], record.get("task", "auto"))
-    for row in task.score_rows(record):
-        table.add_row(*row)
-    per_token = f"nats per {task.unit}, mean of {record['target_tokens']:,}"
-    cross_entropy = f"label-smoothed cross-entropy, {per_token}"
-    table.add_row("loss", f"{record['loss']:.4f}", cross_entropy)
-    table.add_row("NLL", f"{record['nll']:.4f}", f"negative log-likelihood, {per_token}")
+    for cells in task.score_rows(record):
+        table.add_row(*cells)
+    unit_text = f"nats per {task.unit}, mean of {record['target_tokens']:,}"
+    loss_text = f"label-smoothed cross-entropy, {unit_text}"
+    table.add_row("loss", f"{record['loss']:.4f}", loss_text)
+    table.add_row("NLL", f"{record['nll']:.4f}", f"negative log-likelihood, {unit_text}")
     perplexity = perplexity_text(record["perplexity"], 3)
     table.add_row("perplexity", perplexity, f"exp(NLL), per {task.unit}")
     table.add_row(task.inputs, f"{record['num_sentences']:,}", record["test_set"])

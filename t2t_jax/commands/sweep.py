@@ -258,11 +258,11 @@ def sweep_command(arguments: Sequence[str], program: str) -> SweepCommand:
     kind = with_plugins(SweepCommand, "sweep")
 
     def defaults(line: CommandLine) -> SweepCommand:
-        file = line.value_of("--config")
+        config_name = line.value_of("--config")
         if "--vary" not in line.flags:
             return kind(fields=with_family(Config(), line))
-        if file is None:
+        if config_name is None:
             raise UserError("--vary varies the fields of a config; name one, as in --config base")
-        return kind(fields=with_family(config_named(file), line))
+        return kind(fields=with_family(config_named(config_name), line))
 
     return parse_flags(kind, arguments, program, defaults)

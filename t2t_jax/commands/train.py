@@ -69,8 +69,8 @@ class TrainCommand:
 
     def run(self) -> int:
         """Train, or do a dry run, and return the exit code."""
-        if instead := self._instead():
-            return instead.run(self.fields)
+        if replacing := self._instead():
+            return replacing.run(self.fields)
         from t2t_jax.parallel.devices import all_devices
         from t2t_jax.parallel.processes import is_main, join
 
@@ -85,8 +85,8 @@ class TrainCommand:
         all_devices()  # which raises a UserError if there is none
         profile_steps = steps_of(self.profile_steps) if self.profile_steps else None
         check_profiled(profile_steps, self.fields.training.num_train_steps)
-        parts = flags_of_plugins(self)
-        for part in parts:
+        plugin_flags = flags_of_plugins(self)
+        for part in plugin_flags:
             part.check(self.workdir)
         if self.dry_run:
             lines = dry_run(self.fields, self.workdir)
@@ -94,7 +94,7 @@ class TrainCommand:
                 print(*lines, sep="\n")
             return 0
         with ExitStack() as stack:
-            for part in parts:
+            for part in plugin_flags:
                 stack.enter_context(part.around(self.workdir))
             run = train(
                 self.fields,
@@ -145,8 +145,8 @@ def train_command(arguments: Sequence[str], program: str = "t2t-jax train") -> T
         config_name, workdir = line.value_of("--config"), as_path(line.run) if line.run else None
         base = config_named(config_name) if config_name else stored_config(workdir)
         command = kind(fields=with_family(base or Config(), line))
-        instead = {flag_name(name) for part in flags_of_plugins(command) for name in part.instead}
-        needs_run = instead.isdisjoint(line.flags)
+        replacing = {flag_name(name) for part in flags_of_plugins(command) for name in part.instead}
+        needs_run = replacing.isdisjoint(line.flags)
         return command if needs_run else dataclasses.replace(command, workdir=Path())
 
     command = parse_flags(kind, arguments, program, defaults)

@@ -46,10 +46,10 @@ def int8_product(
       x: the vectors, which this function quantizes too.
       axis: the matrix axis to sum over; the scales of the matrix have size 1 along it.
     """
-    values, scales = quantize(x, axis=-1)
+    quantized, x_scales = quantize(x, axis=-1)
     num_padding = max(0, _MIN_ROWS - x.shape[0] * x.shape[1])
-    values = jnp.pad(values, ((0, 0), (0, num_padding), (0, 0)))
+    quantized = jnp.pad(quantized, ((0, 0), (0, num_padding), (0, 0)))
     sums = jax.lax.dot_general(
-        values, matrix.values, (((2,), (axis,)), ((), ())), preferred_element_type=jnp.int32
+        quantized, matrix.values, (((2,), (axis,)), ((), ())), preferred_element_type=jnp.int32
     )
-    return sums[:, : x.shape[1]].astype(jnp.float32) * scales * matrix.scales.reshape(-1)
+    return sums[:, : x.shape[1]].astype(jnp.float32) * x_scales * matrix.scales.reshape(-1)

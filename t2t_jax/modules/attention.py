@@ -285,8 +285,8 @@ class MultiHeadAttention(nn.Module):
         )
         # The dtype of the cache may differ from the dtype of x: CPUs always cache float32.
         cache_dtype = context.kernels.cache_dtype(x.dtype)
-        cache = transpose_heads(*(y.astype(cache_dtype) for y in (key, value)))
-        return self.output(attention.merge_heads(heads), context, query_mask), cache
+        keys_values = transpose_heads(*(y.astype(cache_dtype) for y in (key, value)))
+        return self.output(attention.merge_heads(heads), context, query_mask), keys_values
 
     def prefill_encoded(
         self, encoded: Float[Array, "b k d_model"], context: Context

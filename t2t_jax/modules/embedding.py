@@ -84,22 +84,22 @@ class PositionEncoding(nn.Module):
 
     def setup(self) -> None:
         """Create the learned parameters, rotary frequencies and bias, as configured."""
-        config, facts = self.config, self.config.positions
+        config, encoding = self.config, self.config.positions
         # A table is [positions, d_model]; the parameters of a bias end in heads.
-        last_axis = "embed" if facts.bias is None else "heads"
+        last_axis = "embed" if encoding.bias is None else "heads"
         params = {}
-        for name, declared in facts.parameters(config).items():
+        for name, declared in encoding.parameters(config).items():
             axes = *("positions" for _ in declared.shape[1:]), last_axis
             params[name] = parameter(self, name, initializer(declared), declared.shape, axes)
-        self.table = params["embedding"] if facts.has_table else None
+        self.table = params["embedding"] if encoding.has_table else None
         self.rotary = self.bias = None
-        if facts.turns:
+        if encoding.turns:
             scaling = load_named(ROTARY_SCALINGS[config.rotary_scaling])
             divisors = partial(scaling, scale=config.rotary_scale)
             base = config.rotary_base
             self.rotary = rotary_frequencies(config.key_size, base, divisors=divisors)
-        if facts.bias is not None:
-            bias = load_named(facts.bias)
+        if encoding.bias is not None:
+            bias = load_named(encoding.bias)
             num_heads, causal = config.num_heads, self.causal
             self.bias = partial(bias, num_heads=num_heads, causal=causal, **params)
 

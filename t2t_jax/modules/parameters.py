@@ -124,7 +124,7 @@ def bias(module: nn.Module, name: str, axis: str, width: int, dtype: DTypeLike) 
 
 
 def function_parameters(
-    module: nn.Module, entry: Entry, width: int, heads: int | None = None
+    module: nn.Module, entry: Entry, width: int, num_heads: int | None = None
 ) -> dict[str, Array]:
     """Create the learned parameters of a function that the config names.
 
@@ -132,14 +132,14 @@ def function_parameters(
       module: the module, in its `setup` or compact call.
       entry: the entry of the function in `config.tables`.
       width: width of the function's input vectors.
-      heads: number of heads with separate parameters; None is no heads.
+      num_heads: number of heads with separate parameters; None is no heads.
     """
     parameters = {}
     for name, (init, shape) in _declarations(entry, width).items():
         # The parameters of heads follow the split of the heads; no other axis is split then.
-        axes = tuple("vector" if size == width and heads is None else None for size in shape)
-        if heads is not None:
-            shape, axes = (heads, *shape), ("heads", *axes)
+        axes = tuple("vector" if size == width and num_heads is None else None for size in shape)
+        if num_heads is not None:
+            shape, axes = (num_heads, *shape), ("heads", *axes)
         parameters[name] = parameter(module, name, init, shape, axes)
     return parameters
 

@@ -75,12 +75,12 @@ def writing_directory(path: Path) -> Iterator[Path]:
     check_own(path)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise UserError(f"{path} exists and is not empty; choose another directory")
-    with removed_at_end(_hidden_name(path.absolute())) as unfinished, errors_named(path):
+    with removed_at_end(_hidden_name(path.absolute())) as temporary_path, errors_named(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with _opening:
-            unfinished.mkdir()
-        yield unfinished
-        unfinished.replace(path)
+            temporary_path.mkdir()
+        yield temporary_path
+        temporary_path.replace(path)
 
 
 def check_writable(directory: Path) -> None:
@@ -111,20 +111,20 @@ def _upload(path: BucketPath) -> Iterator[BinaryIO]:
     """Open a local temporary file, and upload it to a bucket at the end of the block."""
     with (
         tempfile.NamedTemporaryFile(prefix="t2t_jax-", delete=False) as file,
-        removed_at_end(Path(file.name)) as unfinished,
+        removed_at_end(Path(file.name)) as temporary_path,
     ):
         yield file  # type: ignore[misc]
         file.flush()
         with errors_named(path):
-            send_files({unfinished: path})
+            send_files({temporary_path: path})
 
 
 @contextmanager
 def _write_and_rename(path: Path) -> Iterator[BinaryIO]:
     """Open a hidden temporary file; at the end, sync it to disk and rename it to `path`."""
-    with removed_at_end(_hidden_name(path)) as unfinished:
+    with removed_at_end(_hidden_name(path)) as temporary_path:
         with errors_named(path), _opening:
-            file = io.BufferedWriter(NamedFile(unfinished, "xb", label=path))
+            file = io.BufferedWriter(NamedFile(temporary_path, "xb", label=path))
         try:
             yield file
         except BaseException as error:
@@ -138,7 +138,7 @@ def _write_and_rename(path: Path) -> Iterator[BinaryIO]:
                 file.flush()
                 # Without it, a power failure after the renaming could leave an empty file.
                 os.fsync(file.fileno())
-            unfinished.replace(path)
+            temporary_path.replace(path)
 
 
 @contextmanager
@@ -155,15 +155,15 @@ def removed_at_end(path: Path) -> Iterator[Path]:
 def remove_unfinished() -> None:
     """Remove all temporary files before a signal ends the program; block new ones."""
     _opening.acquire(timeout=1)  # never released
-    for unfinished in list(_unfinished):
-        _remove(unfinished)
+    for temporary_path in list(_unfinished):
+        _remove(temporary_path)
 
 
-def _remove(unfinished: Path) -> None:
+def _remove(temporary_path: Path) -> None:
     with suppress(OSError, UserError):  # UserError: the store is unreachable
-        if unfinished.is_dir():
-            shutil.rmtree(unfinished, ignore_errors=True)
-        unfinished.unlink(missing_ok=True)
+        if temporary_path.is_dir():
+            shutil.rmtree(temporary_path, ignore_errors=True)
+        temporary_path.unlink(missing_ok=True)
 
 
 def _hidden_name(path: Path) -> Path:

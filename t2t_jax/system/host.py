@@ -148,15 +148,15 @@ def _limits_of_group(controllers: str, group: str) -> Iterator[int]:
     The arguments are the last two fields of a line of /proc/self/cgroup.
     """
     if controllers == "":
-        root, name = _CGROUPS, "memory.max"
+        root, file_name = _CGROUPS, "memory.max"
     elif "memory" in controllers.split(","):
-        root, name = _CGROUPS / "memory", "memory.limit_in_bytes"
+        root, file_name = _CGROUPS / "memory", "memory.limit_in_bytes"
     else:
         return
     group_directory = root / group.lstrip("/")
     for directory in (group_directory, *group_directory.parents):
         with suppress(OSError, ValueError):  # ValueError: "max"
-            yield int((directory / name).read_text())
+            yield int((directory / file_name).read_text())
         if directory == root:
             return
 
