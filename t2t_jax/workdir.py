@@ -236,19 +236,19 @@ def check_workdir(config: Config, workdir: Path) -> Config | None:
         _check_was_trained(workdir)
         _check_nothing_lost(workdir)
         stored_config = read_config(workdir)
-        changed = differences(stored_config, config, only_binding=True)
+        changes = differences(stored_config, config, only_binding=True)
         if _steps(workdir / CHECKPOINTS):
             check_recipe((workdir / CONFIG).read_text(encoding="utf-8"))
-            if changed:
+            if changes:
                 raise UserError(
-                    f"{workdir} holds a run with another config ({format_differences(changed)}); "
+                    f"{workdir} holds a run with another config ({format_differences(changes)}); "
                     "choose another --workdir, or leave these fields as they are to go on with it"
                 )
             check_registered(config, workdir)
             _check_steps(config, workdir)
         # A run without a checkpoint has nothing to lose, so a run with another config may replace
         # it, for example after the old config needed too much memory.
-        elif changed:
+        elif changes:
             stored_config = None
     elif workdir.exists() and (not workdir.is_dir() or not _is_empty(workdir)):
         raise UserError(f"{workdir} exists and is not a run directory; choose another --workdir")
@@ -271,15 +271,15 @@ def _check_nothing_lost(workdir: Path) -> None:
     """Refuse to start at step 1 if the run directory shows that checkpoints existed."""
     # A run creates the checkpoint directory before it writes any other file of a step, and it logs
     # every complete checkpoint.
-    checkpoints, best = workdir / CHECKPOINTS, workdir / BEST
+    checkpoints, best_dir = workdir / CHECKPOINTS, workdir / BEST
     if _steps(checkpoints):
         return
     log = read_log(workdir)
     steps = [record["step"] for record in log if record["of"] == CHECKPOINT]
     if not checkpoints.exists():
         steps += [record["step"] for record in log if record["step"] > 0]
-    if steps or (_steps(best) and not checkpoints.exists()):
-        clue = f"{workdir / LOG} has step {max(steps):,}" if steps else f"there is {best}"
+    if steps or (_steps(best_dir) and not checkpoints.exists()):
+        clue = f"{workdir / LOG} has step {max(steps):,}" if steps else f"there is {best_dir}"
         raise UserError(
             f"{clue}, but {checkpoints} has no checkpoint to go on from; bring that directory back "
             f"from a copy, or choose another --workdir, or remove {LOG} and {BEST}/ as well to "

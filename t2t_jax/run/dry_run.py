@@ -73,9 +73,9 @@ def _check_shared_directory(workdir: Path) -> None:
         except UserError as error:
             problem = str(error)
         _raise_together(problem, folder)
-        if missing := [index for index, path in enumerate(files) if not path.exists()]:
+        if missing_indices := [index for index, path in enumerate(files) if not path.exists()]:
             problem = (
-                f"{folder} lacks the file that process {missing[0]} has just written; put "
+                f"{folder} lacks the file that process {missing_indices[0]} has just written; put "
                 f"--workdir {workdir} on a filesystem that all hosts share, or in a bucket"
             )
         _raise_together(problem, folder)

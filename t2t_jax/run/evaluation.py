@@ -123,7 +123,7 @@ def evaluate_split(
       num_sentences: the number of sentences to decode; None means all. Tasks without decoding may
         score all sentences.
     """
-    start = time.monotonic()
+    start_time = time.monotonic()
     config = translator.configured(**overrides)
     longest = translator.longest_sentence
     pairs = prepare_evaluation(config, corpus, translator.vocabulary, split, longest=longest)
@@ -135,7 +135,7 @@ def evaluate_split(
     loss, num_scored = compute_loss(), len(result.sources) if is_whole else pairs.num_pairs_read
     if not is_whole or len(pairs) < pairs.num_pairs_read:
         loss = loss._replace(sentence_nll=None, sentence_tokens=None)
-    return Evaluation(split, loss, *result, num_scored, time.monotonic() - start)
+    return Evaluation(split, loss, *result, num_scored, time.monotonic() - start_time)
 
 
 def score_record(

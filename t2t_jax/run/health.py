@@ -122,9 +122,9 @@ def loss_above_unigram(config: Config, corpus: CorpusFigures, history: History) 
     warmup = config.training.warmup_steps
     if len(history.training) < 2:
         return None
-    before, last = history.training[-2:]
+    record_before, last = history.training[-2:]
     nll = last.get("nll")
-    if before["step"] < warmup or nll is None or nll <= corpus.unigram_nll:
+    if record_before["step"] < warmup or nll is None or nll <= corpus.unigram_nll:
         return None
     return (
         f"the loss at step {last['step']:,}, after the warmup, is {nll:.3f} nats per target token, "
@@ -139,7 +139,7 @@ def gradient_norm_grows(config: Config, corpus: CorpusFigures, history: History)
     # The rule compares the medians of the first and the last 5 of these lines, without non-finite
     # norms. In healthy runs, the medians differ by less than a factor of 2.
     warmup = config.training.warmup_steps
-    recent = [r for r in history.training[-3 * _WINDOW :] if r["step"] > warmup]
+    recent = [record for record in history.training[-3 * _WINDOW :] if record["step"] > warmup]
     if len(recent) < 3 * _WINDOW:
         return None
     earlier_norm, later_norm = _median_norm(recent[:_WINDOW]), _median_norm(recent[-_WINDOW:])

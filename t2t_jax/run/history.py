@@ -117,9 +117,9 @@ def plateau(evaluations: Sequence[Record]) -> Plateau | None:
     if not evaluations:
         return None
     measure = evaluations[-1].get("measure")
-    points = [(dev_score(e), e["step"]) for e in evaluations if e.get("measure") == measure]
-    best_index = max(range(len(points)), key=lambda index: points[index][0])
-    return Plateau(*points[best_index], *points[-1], len(points) - 1 - best_index)
+    scored_steps = [(dev_score(e), e["step"]) for e in evaluations if e.get("measure") == measure]
+    best_index = max(range(len(scored_steps)), key=lambda index: scored_steps[index][0])
+    return Plateau(*scored_steps[best_index], *scored_steps[-1], len(scored_steps) - 1 - best_index)
 
 
 def reason_to_stop(config: TrainingConfig, evaluations: Sequence[Record]) -> str | None:

@@ -325,11 +325,11 @@ def _time_of(job: Record, resumed: int | None, gap: float) -> JobTime:
       resumed: the step after which a later job repeated the steps; None if none did.
       gap: the seconds until the next job.
     """
-    first, last = job["first_step"], job["step"]
+    first_step, last = job["first_step"], job["step"]
     times = dict.fromkeys(PHASES, 0.0) | job["seconds"]  # older versions had fewer phases
-    until = last if resumed is None else min(max(first, resumed), last)
+    until = last if resumed is None else min(max(first_step, resumed), last)
     time_at = {mark["step"]: min(mark["steps"], times[STEPS]) for mark in job["at"]}
-    time_at = {first: 0.0} | time_at | {last: times[STEPS]}
+    time_at = {first_step: 0.0} | time_at | {last: times[STEPS]}
     productive = float(np.interp(until, sorted(time_at), [time_at[at] for at in sorted(time_at)]))
     seconds = times | {STEPS: productive, REPEATED: times[STEPS] - productive, BETWEEN: gap}
-    return JobTime(job, until - first, last - until, {name: seconds[name] for name in BUCKETS})
+    return JobTime(job, until - first_step, last - until, {name: seconds[name] for name in BUCKETS})

@@ -96,17 +96,17 @@ def _score(workdir: Path, step: int) -> str:
 
 def _check_same(first: StoredRun, second: StoredRun) -> None:
     """Refuse runs that cannot form an ensemble."""
-    both = f"{first.workdir} and {second.workdir}"
+    paths = f"{first.workdir} and {second.workdir}"
     if first.vocabulary.fingerprint != second.vocabulary.fingerprint:
         raise UserError(
-            f"{both} have different vocabularies; an ensemble takes runs that were trained with "
+            f"{paths} have different vocabularies; an ensemble takes runs that were trained with "
             "the same vocabulary.model"
         )
     corpora = first.config.data, second.config.data
     languages = [f"{data.source_language}-{data.target_language}" for data in corpora]
     if languages[0] != languages[1]:
         raise UserError(
-            f"{both} translate different languages ({' and '.join(languages)}); an ensemble takes "
+            f"{paths} translate different languages ({' and '.join(languages)}); an ensemble takes "
             "runs of one language pair"
         )
 

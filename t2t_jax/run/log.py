@@ -112,9 +112,9 @@ class RunLog:
         # File names contain the time. The number keeps them unique if the clock was set back.
         folder = on_this_machine(workdir)  # objects in a bucket cannot grow
         folder.mkdir(parents=True, exist_ok=True)
-        number = len([*folder.glob("events.out.tfevents.*")])
+        num_files = len([*folder.glob("events.out.tfevents.*")])
         writer = self._tensorboard.event_file_writer.EventsWriter
-        self._events = writer(str(folder / "events"), f".{number}")
+        self._events = writer(str(folder / "events"), f".{num_files}")
         # TensorBoard's Python loader drops the events of later steps at a START event. Its default
         # server drops later events of a metric at the first event of an earlier step.
         session_log = self._tensorboard.proto.event_pb2.SessionLog

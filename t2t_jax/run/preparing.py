@@ -316,7 +316,7 @@ def _introduction(run: Run) -> Iterator[str]:
         yield f"{run.corpus.name} has no dev split, so there are no scores and no best checkpoint"
     elif training.ema_decay is not None:
         yield f"dev is scored with a moving average of the parameters, decay {training.ema_decay}"
-    total = sum(x.size for x in jax.tree.leaves(run.state.params))
+    total = sum(array.size for array in jax.tree.leaves(run.state.params))
     axes = " x ".join(f"{name} {size}" for name, size in run.mesh.shape.items())
     platform, hosts = run.mesh.devices.flat[0].platform, jax.process_count()
     yield (

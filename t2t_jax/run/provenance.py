@@ -212,7 +212,7 @@ def _modules_of(config: Config) -> Iterator[str]:
     facts, family = config.data.facts, FAMILIES[config.model.architecture]
     paths = [facts.corpora, facts.task, *(x for x in vars(family).values() if isinstance(x, str))]
     schemes = (part.name.partition(":")[0] for part in components_of(config.data.corpus))
-    paths += (added_schemes()[s].pairs for s in schemes if s in added_schemes())
+    paths += (added_schemes()[scheme].pairs for scheme in schemes if scheme in added_schemes())
     yield from (path.partition(":")[0] for path in paths if path)
     yield family.config.__module__
 

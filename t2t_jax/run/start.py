@@ -41,16 +41,16 @@ def initial_run(config: Config) -> StoredRun | None:
         free_fields += [f"model.{name}" for name in _OF_HEAD]
     if not config.model.positions.has_table:
         free_fields.append("model.max_positions")
-    changed = {
+    conflicts = {
         path: values
         for path, values in differences(run.config, config).items()
         if path.startswith("model.") and path not in free_fields
     }
     if (source_size := run.vocabulary.source_size) and config.data.vocab_size != source_size:
-        changed["data.vocab_size"] = source_size, config.data.vocab_size
-    if changed:
+        conflicts["data.vocab_size"] = source_size, config.data.vocab_size
+    if conflicts:
         raise UserError(
-            f"training.init_from={workdir} has another model ({format_differences(changed)}); "
+            f"training.init_from={workdir} has another model ({format_differences(conflicts)}); "
             "give these fields as that run has them"
         )
     return run

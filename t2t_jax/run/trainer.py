@@ -209,13 +209,13 @@ class _Saver:
             decision = self._agreement(proposal, busy)
         if slow_host := self._slow_hosts.slowest(self._agreement.seconds, lap):
             process, delay = slow_host
-            text = (
+            warning = (
                 f"process {process} on {hosts()[process]} keeps the other processes waiting: its "
                 f"host works {1000 * delay:,.0f} ms longer before each step than the others; check "
                 "which other programs run there and how fast its disk is"
             )
             rule = f"slow_host_{process}"
-            self._run.log.warn(step, rule, text, process=process, seconds_behind=delay)
+            self._run.log.warn(step, rule, warning, process=process, seconds_behind=delay)
         return decision
 
     def _proposal(self) -> int:

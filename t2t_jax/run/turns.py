@@ -77,14 +77,14 @@ def _enter(barrier: str, turn: int) -> None:
 def _wait(barrier: str, turn: int, corpus: str) -> None:
     """Wait for earlier turns; after some seconds, one process reports what it waits for."""
     _enter(barrier, turn)
-    start, is_announced = time.monotonic(), False
+    start_time, is_announced = time.monotonic(), False
     while True:
         turns = {index: int(text) for index, text in texts_under(barrier).items()}
         earlier = [index for index in sorted(turns) if turns[index] < turn]
         if len(turns) == jax.process_count() and not earlier:
             return
         announcer = min((index for index in turns if turns[index] >= turn), default=-1)
-        if earlier and not is_announced and time.monotonic() > start + _SILENT_SECONDS:
+        if earlier and not is_announced and time.monotonic() > start_time + _SILENT_SECONDS:
             is_announced = True
             if announcer == jax.process_index() and sys.stderr is not None:
                 message = (

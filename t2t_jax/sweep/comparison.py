@@ -345,8 +345,8 @@ def _definition(grid: Grid, variant: str, result: Record, measure: str) -> objec
         subwords = tuple(grid.variants[variant].value(path) for path in OF_SUBWORDS)
         vocabulary = result.get("vocabulary", subwords)
         return sentences, vocabulary, result.get("target_tokens")
-    score, second, *_ = measures_of(result)
-    signatures = {m.field: m.signature_field for m in (score, second) if m}
+    score, secondary, *_ = measures_of(result)
+    signatures = {m.field: m.signature_field for m in (score, secondary) if m}
     return sentences, result.get(signatures.get(measure) or "")
 
 

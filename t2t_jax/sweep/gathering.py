@@ -375,10 +375,10 @@ def write_curves(reports: Iterable[CellReport], workdir: Path) -> None:
     """
     heads, rows = ("variant", "seed", "step", "split", "measure", "value"), []
     for report in reports:
-        variant_and_seed = report.cell.variant, report.cell.config.training.seed
+        labels = report.cell.variant, report.cell.config.training.seed
         for record in (*report.history.training, *report.history.evaluations):
             for name, value in scalars(record).items():
                 split, _, measure = name.partition("/")
-                rows.append((*variant_and_seed, record["step"], split, measure, value))
+                rows.append((*labels, record["step"], split, measure, value))
     records = (dict(zip(heads, row, strict=True)) for row in rows)
     write_whole(workdir / CURVES, csv_text(heads, records).encode())

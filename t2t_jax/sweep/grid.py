@@ -171,8 +171,8 @@ def collect(
     write_curves(reports, workdir)
     code_differences = other_code(results) if allow_mixed else {}
     if not allow_mixed:
-        trained = ((r.cell.name, r.result) for r in state.reports if r.result is not None)
-        check_same_code({name: software_of_result(result) for name, result in trained})
+        name_and_result = ((r.cell.name, r.result) for r in state.reports if r.result is not None)
+        check_same_code({name: software_of_result(result) for name, result in name_and_result})
     if state.outside and not results:  # keep the tables, which may have results
         lost = ", ".join(dict.fromkeys(report.cell.variant for report in state.outside))
         raise UserError(

@@ -203,8 +203,8 @@ class HalvedGrid:
     def _record(self, promotions: Sequence[_Promotion], journal: Sequence[_Promotion]) -> None:
         """Append the new promotions to ASHA's journal, a file that contained `journal` before."""
         for name, rung, held_out in promotions:
-            line = {"variant": name, "rung": rung, "left_out": held_out}
-            append_line(self._workdir / _JOURNAL, line)
+            record = {"variant": name, "rung": rung, "left_out": held_out}
+            append_line(self._workdir / _JOURNAL, record)
         lock = self._workdir / _LOCK
         with lock.open("ab") as file:  # one byte per promotion detects a truncated journal
             file.write(b"." * (len(journal) + len(promotions) - lock.stat().st_size))
@@ -221,4 +221,4 @@ class HalvedGrid:
                 f"{path} has {len(records)} of {count} promotions, so the sweep would repeat "
                 f"decisions; restore it from a copy, or remove {lock.name} to decide again"
             )
-        return [(r["variant"], r["rung"], r["left_out"]) for r in records]
+        return [(record["variant"], record["rung"], record["left_out"]) for record in records]

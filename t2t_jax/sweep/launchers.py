@@ -212,8 +212,8 @@ def last_output(cell: Cell) -> str:
     """Return the last line that a local or cluster cell printed; "" if none."""
     job_id = _job_id(cell.workdir.with_suffix(".job"))
     error_log = cell.workdir.parent.parent / _SUBMITIT / f"{job_id}_0_log.err"
-    logs = [path for path in (cell.log, error_log) if path.is_file()]
-    return _last_line(max(logs, key=lambda path: path.stat().st_mtime)) if logs else ""
+    paths = [path for path in (cell.log, error_log) if path.is_file()]
+    return _last_line(max(paths, key=lambda path: path.stat().st_mtime)) if paths else ""
 
 
 def _last_line(log: Path) -> str:

@@ -276,7 +276,7 @@ def _plan_by_record(
 ) -> PlannedGrid:
     """Plan a sweep by recorded rules, and refuse other rules, seeds or variants."""
     # JSON stores a range as an object.
-    tune = {p: Range(**v) if isinstance(v, dict) else v for p, v in record["tune"].items()}
+    tune = {path: Range(**v) if isinstance(v, dict) else v for path, v in record["tune"].items()}
     old_rules = GridRules(**{name: record[name] for name in asdict(rules)} | {"tune": tune})
     if rules not in (old_rules, GridRules()):
         raise UserError(

@@ -238,6 +238,6 @@ def _columns(seeds: Sequence[_Status]) -> list[str]:
         speed = "" if mean_rate is None else f"{mean_rate:,.0f}"
     if results := [s.result for s in seeds if s.result]:
         field = measures_of(results[0]).score.field
-        perplexity = perplexity_text(fmean(r["perplexity"] for r in results), 3)
-        score = f"{fmean(r[field] for r in results):.2f}"
+        perplexity = perplexity_text(fmean(result["perplexity"] for result in results), 3)
+        score = f"{fmean(result[field] for result in results):.2f}"
     return [step, loss, speed, perplexity, score]

@@ -113,7 +113,7 @@ class SampledGrid:
         # The trial index fixes the number of reported scores, so that a replay is deterministic.
         while study.num_reported <= len(study.trials) - self._at_once:
             trial, name = study.trials[study.num_reported]
-            mean = mean_of(score_at(scores, c, c.last_step) for c in study.cells[name])
+            mean = mean_of(score_at(scores, cell, cell.last_step) for cell in study.cells[name])
             if mean is None:
                 return False
             study.study.tell(trial, mean)
@@ -127,7 +127,7 @@ class SampledGrid:
             trial = study.study.ask(fixed_distributions=self._distributions)
             # Round to four digits to keep directory names short.
             params = trial.params.items()
-            values = {p: [v if isinstance(v, int) else float(f"{v:.4g}")] for p, v in params}
+            values = {path: [v if isinstance(v, int) else float(f"{v:.4g}")] for path, v in params}
             try:
                 ((suffix, config),) = product(self._grid.variants[variant], values).items()
                 break

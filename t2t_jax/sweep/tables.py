@@ -193,13 +193,13 @@ def _cells(comparison: Comparison, row: VariantRow) -> list[tuple[str, str]]:
         mean, difference = change.formatted
         return [(name, mean), ("Δ ± s.e.", difference), ("p", change.formatted_p)]
 
-    score, second, *_ = row.measures
+    score, secondary, *_ = row.measures
     cells = [("variant", row.label), ("differs in", row.difference), ("seeds", str(row.num_seeds))]
     cells += of_measure("perplexity", row.perplexity) + of_measure(score.name, row.score)
     if row.bits_per_byte:
         cells += of_measure(BITS, row.bits_per_byte)
-    if second and row.second_score:
-        cells.append((second.name, f"{row.second_score.mean:.2f}"))
+    if secondary and row.second_score:
+        cells.append((secondary.name, f"{row.second_score.mean:.2f}"))
     cells += [
         ("parameters", f"{row.num_parameters:,}"),
         ("steps", row.formatted_steps),
@@ -214,7 +214,7 @@ def _cells(comparison: Comparison, row: VariantRow) -> list[tuple[str, str]]:
 
 def _values(comparison: Comparison, row: VariantRow) -> dict[str, object]:
     """Return the unrounded values of a row of `table.csv`, by column name."""
-    results, (score, second, *_) = comparison.results[row.variant], row.measures
+    results, (score, secondary, *_) = comparison.results[row.variant], row.measures
     values: dict[str, object] = {
         "variant": row.variant,
         "differs_in": row.difference,
@@ -222,7 +222,7 @@ def _values(comparison: Comparison, row: VariantRow) -> dict[str, object]:
         "other_code": row.other_code,
     }
     measured = [("perplexity", row.perplexity), (score.field, row.score), (BITS, row.bits_per_byte)]
-    measured += [(second.field, row.second_score)] if second else []
+    measured += [(secondary.field, row.second_score)] if secondary else []
     for field, change in measured:
         if change:
             values |= {f"{field}_{part}": value for part, value in change._asdict().items()}
@@ -236,7 +236,7 @@ def _values(comparison: Comparison, row: VariantRow) -> dict[str, object]:
     if comparison.grid.published:
         values |= zip(PAPER_FIELDS, paper_values(row.published), strict=True)
         values["interval_contains_paper"] = _intervals(comparison, row)
-    signatures = [m.signature_field for m in (score, second) if m and m.signature_field]
+    signatures = [m.signature_field for m in (score, secondary) if m and m.signature_field]
     return values | {name: results[0][name] for name in signatures}
 
 
@@ -257,7 +257,7 @@ def _notes(comparison: Comparison) -> list[str]:
     adjusted = f"by Dunnett's test for all comparisons with `{base}`"
     if comparison.comparisons == "all":
         adjusted = "by Holm's method for all pairs of rows"
-    counts = {n: f"{seeds[0]['target_tokens']:,}" for n, seeds in comparison.results.items()}
+    counts = {name: f"{seeds[0]['target_tokens']:,}" for name, seeds in comparison.results.items()}
     notes = [
         f"perplexity: exp of the mean negative log-likelihood per subword "
         f"({_by_value(counts)} of them).",

@@ -41,8 +41,8 @@ class Parsing(TextToText):
     ) -> Scored:
         """Score the trees in model outputs by PARSEVAL, and format them with brackets."""
         words = [source.split() for source in sources]
-        built = [build_tree(ws, o.split()) for ws, o in zip(words, outputs, strict=True)]
-        gold = [Tree(ws, t.split()) for ws, t in zip(words, targets, strict=True)]
+        built = [build_tree(ws, output.split()) for ws, output in zip(words, outputs, strict=True)]
+        gold = [Tree(ws, target.split()) for ws, target in zip(words, targets, strict=True)]
         predicted = [tree for tree, _ in built]
         num_repaired = sum(repairs > 0 for _, repairs in built)
         scores = replace(parseval(gold, predicted), num_repaired=num_repaired)

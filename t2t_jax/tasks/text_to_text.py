@@ -45,12 +45,12 @@ class TextToText(Task):
         if not len(pairs):
             return pairs
         for side, lengths in (("source", pairs.source_lengths), ("target", pairs.target_lengths)):
-            line_number, length = int(lengths.argmax()) + 1, int(lengths.max())
+            line_number, longest_length = int(lengths.argmax()) + 1, int(lengths.max())
             name = f"{side} line {line_number} in the {split} split of {corpus.name}"
-            check_one_pass(name, length, longest)
+            check_one_pass(name, longest_length, longest)
             is_refused = side == "source" and config.decoding.long_lines == "refuse"
-            if is_refused and length > longest_source(config.decoding, longest):
-                raise too_long(name, length, config.decoding, longest)
+            if is_refused and longest_length > longest_source(config.decoding, longest):
+                raise too_long(name, longest_length, config.decoding, longest)
         return pairs
 
     def scored(self, request: Scoring) -> Scored:

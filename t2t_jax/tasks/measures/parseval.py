@@ -128,7 +128,7 @@ def parseval(gold: Sequence[trees.Tree], predicted: Sequence[trees.Tree]) -> Par
 
 def _analyse(tree: trees.Tree) -> _Parse:
     all_words, symbols = tree
-    remaining = iter(all_words)
+    word_iterator = iter(all_words)
     words: list[str] = []
     tags: list[str] = []
     brackets: Counter[tuple[str, int, int]] = Counter()
@@ -142,7 +142,7 @@ def _analyse(tree: trees.Tree) -> _Parse:
             if label not in _DELETED and start < len(words):
                 brackets[_SAME_LABEL.get(label, label), start, len(words)] += 1
         else:
-            word = next(remaining)
+            word = next(word_iterator)
             num_empty += symbol == trees.EMPTY_ELEMENT
             if symbol not in _DELETED:
                 words.append(word)
