@@ -90,7 +90,7 @@ def current_name(name: str) -> str:
     if name not in RENAMED:
         return name
     new_name, since = RENAMED[name]
-    # Only versions with the same second number as `since` accept the old name.
+    # Only versions with the same first two numbers as `since` accept the old name.
     if __version__.split(".")[:2] != since.split(".")[:2]:
         raise UserError(f"{name} is called {new_name} since version {since}; use that name")
     warn(f"{name} is now called {new_name}, and later versions refuse the old name")

@@ -46,7 +46,7 @@ def print_help(
       command: the dataclass of the command, with a docstring about the command. If `lists_fields`
         is False, the short help omits config fields.
       flags: the flags of the command, with the defaults for this command line.
-      requests: the values of `--help` and `--help-all` on the command line.
+      requests: the flags of the command line, by name; `--help` and `--help-all` are read.
     """
     # Positional arguments first, as on the command line.
     flags = sorted(flags, key=lambda flag: not flag.is_positional)

@@ -93,7 +93,7 @@ TASKS = _Tasks(
     masked_language_modelling=TaskFacts(
         ("encoder_only",),
         "t2t_jax.data.corpus:document_splits",
-        ("masked_nll", "-masked NLL"),
+        ("masked_nll", "-NLL of what is hidden"),  # as in the grid.json of earlier versions
         ("predict",),
         hub_task="fill-mask",
         task=f"{_ENCODERS}.tasks:MASKED",

@@ -210,8 +210,8 @@ class OpenSearch:
     def _validate(self, sentence: Sentence, max_limit: int, listener: Listener | None) -> None:
         if sentence.length > self.limits.max_length or sentence.limit > max_limit:
             raise ValueError(
-                f"{sentence.length} source tokens and {sentence.limit} output tokens exceed the "
-                f"limits of {self.limits.max_length} and {max_limit}"
+                f"{sentence.length} tokens of the source or prefix and {sentence.limit} output "
+                f"tokens exceed the limits of {self.limits.max_length} and {max_limit}"
             )
         if len(sentence.prefix) > self._prefix_length:
             raise ValueError(

@@ -111,7 +111,7 @@ def _checked_starts(
             f"[{rows}, vocabulary]"
         )
     if not 0 <= eos_id < logits.shape[1]:
-        raise UserError(f"eos_id={eos_id} is not a token; give an id below {logits.shape[1]}")
+        raise UserError(f"eos_id={eos_id} is not a token; give one from 0 to {logits.shape[1] - 1}")
     types = [jax.tree.map(lambda x: f"{x.dtype}{list(x.shape)}", tree) for tree in (before, after)]
     if types[0] != types[1]:
         raise UserError(

@@ -133,7 +133,7 @@ def proceed(
     max_live: Int[Array, ""],
     max_steps: Int[Array, ""] | None = None,
 ) -> tuple[Work, Progress]:
-    """Admit sentences, and search until `max_live` sentences are live or one fills its ring buffer.
+    """Admit sentences, and search until at most `max_live` are live or one fills its ring buffer.
 
     Args:
       work: the live sentences; its arrays are overwritten.

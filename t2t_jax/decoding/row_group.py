@@ -102,7 +102,7 @@ class RowGroup:
         return self._proceed(arrays._replace(inputs=sources), max_live, None)
 
     def advance(self, max_live: int, max_steps: int) -> programs.Progress:
-        """Advance the search by at most `max_steps` steps; stop once `max_live` are live."""
+        """Advance at most `max_steps` steps, until at most `max_live` sentences are live."""
         return self._proceed(None, max_live, np.int32(max_steps))
 
     def admit(

@@ -58,7 +58,7 @@ def decode(
     seed: int = 0,
     constraints: Constraints = UNCONSTRAINED,
 ) -> Iterator[tuple[int, hypotheses.SearchResult]]:
-    """Decode sentences in batches of similar length.
+    """Decode sentences, longest first; a new sentence takes the row of an ended one.
 
     Args:
       decoding: `tokens_per_batch` limits the number of rows, and `max_extra_length` the outputs.

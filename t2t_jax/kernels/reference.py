@@ -181,10 +181,10 @@ def losses(
       cross_entropy: computes the loss from logits, targets and epsilon.
       guess: estimates the maximum logits for `cross_entropy`, from `x`, the targets and the matrix.
     """
-    guesses = {} if guess is None else {"guess": guess(x, targets, embedding)}
+    kwargs = {} if guess is None else {"guess": jax.lax.stop_gradient(guess(x, targets, embedding))}
     scores = ((is_training and project_in_training) or project)(x, embedding)
     scores = scores if bias is None else scores + bias
-    return cross_entropy(scores, targets, epsilon, **guesses)
+    return cross_entropy(scores, targets, epsilon, **kwargs)
 
 
 @dataclass(frozen=True)

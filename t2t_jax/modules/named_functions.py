@@ -180,8 +180,8 @@ def _random_arrays(
 ) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
     """Draw random inputs and parameters of a function.
 
-    Parameters are initial means with noise, because a parameter 0 may have no effect. The noise is
-    too small to change the sign of a parameter.
+    Parameters are initial means with noise, because a parameter 0 may have no effect. Without a
+    `deviation`, the noise does not change the sign of a nonzero mean.
     """
     rng, params = np.random.default_rng(0), {}
     arrays = [rng.standard_normal([sizes[a] for a in axes], np.float32) for axes in array_axes]

@@ -117,7 +117,8 @@ def is_directory(path: Path) -> bool:
 class BucketPath(PosixPath):
     """An object in a store, or a directory: a common prefix of objects.
 
-    Methods raise the errors of `Path`, or a `UserError` if the store is unreachable.
+    Methods raise the errors of `Path`, and `OSError(EREMOTEIO)` if a connection fails. They raise a
+    `UserError` for a missing bucket, bad credentials and other errors of the library.
     """
 
     def __str__(self) -> str:

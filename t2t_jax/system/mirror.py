@@ -363,7 +363,7 @@ class Mirror:
 
         Raises:
           UnsentError: some files are only on this machine, because the store was unreachable for
-            ten minutes, or for a few seconds after a stop signal.
+            ten minutes, or unreachable or too slow for a few seconds after a stop signal.
         """
         self._ending.set()
         start_time = time.monotonic()

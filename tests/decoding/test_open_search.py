@@ -213,7 +213,7 @@ def test_too_many_and_too_long_sentences_are_refused(opened, sources):
     search = opened(limits=Limits(rows=1, max_length=8, max_waiting=0))
     with pytest.raises(QueueFullError, match="0 sentences are already waiting"):
         search.submit([5, 1])
-    with pytest.raises(ValueError, match="9 source tokens and 15 output tokens exceed"):
+    with pytest.raises(ValueError, match="9 tokens of the source or prefix and 15 output"):
         search.submit([5] * 8 + [1])
     with pytest.raises(ValueError, match="the prefix has 1 tokens, but the search takes at most 0"):
         search.submit(sources[0][:4], prefix=[5])

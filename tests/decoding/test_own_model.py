@@ -112,7 +112,7 @@ def _made(logits, state):
         (_made(5, None), jnp.zeros((3, 2)), {}, "give it a row for each of the 1 sentences"),
         (lambda tokens, state: tokens, None, {}, "return logits and state"),
         (_made(None, None), None, {}, r"logits of shape \(3,\) for 4 hypotheses"),
-        (_made(5, None), None, {"eos_id": 5}, "eos_id=5 is not a token; give an id below 5"),
+        (_made(5, None), None, {"eos_id": 5}, "eos_id=5 is not a token; give one from 0 to 4"),
         (_made(5, 0.5), None, {}, "step returned a state of"),
     ],
 )

@@ -231,10 +231,10 @@ def test_an_empty_job_file_is_as_good_as_none(cell):
 
 
 def test_trackers_of_a_sweep_reach_its_cells(cell, monkeypatch):
-    refused = "error: 'wand:demo' names no tracker, as wandb:PROJECT does; did you mean wandb?"
+    text = "error: 'wand:demo' does not name a tracker, such as wandb:PROJECT; did you mean wandb?"
     job = Local(1, [SweepFlags(("wand:demo",)).as_text()]).launch(cell)
     job.wait()
-    assert job.poll() == (2, refused)
+    assert job.poll() == (2, text)
     monkeypatch.setattr(launchers, "train_and_score", lambda cell, flags: flags[0])
     monkeypatch.setattr("t2t_jax.system.program.prepare_process", lambda: None)
     monkeypatch.setattr("signal.signal", lambda *_: None)

@@ -287,7 +287,7 @@ class MaskedLanguageModelling(EncoderTask):
     unit = "hidden subword"
     measures = (
         task.Measure("accuracy", "accuracy"),
-        task.Measure("masked_nll", "masked NLL"),
+        task.Measure("masked_nll", "NLL of what is hidden"),  # as in saved files
     )
     grid = task.GridMeasures(measures[0], whole_split=False)
 

@@ -71,7 +71,7 @@ def as_post_norm(arrays: Arrays, model: ModelConfig, epsilon: float) -> Arrays:
     norms are multiplied by a, the matrices that read them are divided by a, and sublayer outputs
     are multiplied by sqrt(new / old). The input of a stack has fixed positions and cannot be
     scaled. So a stack's first sublayer is divided by alpha, and only the epsilon of its first norm
-    really changes.
+    really changes. Models of other norm orders with the same epsilon stay unchanged.
     """
     new_arrays = dict(arrays)
     for stack_name, stack in zip(_STACKS, model.stacks, strict=True):

@@ -154,7 +154,7 @@ class Ssh(job.GpuHosts, job.TrainJob):
         for host in self.hosts:
             if not _HOST.fullmatch(host):
                 raise UserError(
-                    f"--hosts {quote(host)} is not NAME or USER@NAME; set ports by --option Port=22"
+                    f"--hosts {quote(host)} is not NAME or USER@NAME; ports need --option Port=2222"
                 )
         self.check_hosts(training, range(self._fewest, len(self.hosts) + 1))
 
@@ -327,7 +327,7 @@ class Kubernetes(job.GpuHosts, job.TrainJob):
         if self.memory is not None and not _MEMORY.fullmatch(self.memory):
             raise UserError(f"--memory {self.memory} is not an amount of memory; write it as 64Gi")
         if self.tpu is None and self.slices != 1:
-            raise UserError(f"--slices {self.slices} is only for TPUs; give their type by --tpu")
+            raise UserError(f"--slices {self.slices} is only for TPUs; give their type with --tpu")
         if self.tpu is not None:
             job.check_mesh_fits(training, [(self.slices * self.hosts, self._chips(self.tpu))])
         else:

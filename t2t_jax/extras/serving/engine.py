@@ -40,13 +40,13 @@ class Engine:
     """A translator of many concurrent requests.
 
     Attributes:
-      search: the beam search that all sentences join.
+      search: the search that all sentences join.
     """
 
     def __init__(
         self, translator: Translator, decoding: DecodingConfig, limits: Limits, *, seed: int = 0
     ) -> None:
-        """Start the beam search that all requests share."""
+        """Start the search that all requests share."""
         translator.check_translates()
         max_length = min(limits.max_length, decoding.max_source_length)
         self._translator = translator

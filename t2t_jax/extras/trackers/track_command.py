@@ -37,7 +37,7 @@ class TrackCommand:
     def run(self) -> int:
         """Send the run, print how many records each tracker has, and return exit code 0."""
         if not 0 < self.interval < math.inf:
-            raise UserError(f"--interval {self.interval} is not above 0; give seconds, such as 5")
+            raise UserError(f"--interval {self.interval} is invalid; give seconds > 0, such as 5")
         from t2t_jax.extras.trackers.follower import follow, read_targets, send_run
         from t2t_jax.extras.trackers.tracker import parse_targets
         from t2t_jax.workdir import END, read_config, read_log

@@ -199,7 +199,7 @@ def parse_targets(texts: Sequence[str], stored: Iterable[Target] = ()) -> list[T
         name, _, project = text.partition(":")
         if name not in (names := TRACKERS.all_names):
             hint = did_you_mean(name, names, f"trackers are {', '.join(names)}")
-            raise UserError(f"{quote(text)} names no tracker, as wandb:PROJECT does; {hint}")
+            raise UserError(f"{quote(text)} does not name a tracker, such as wandb:PROJECT; {hint}")
         if not project.strip():
             raise UserError(f"{quote(text)} names no project; give one, as in {name}:translation")
         if projects.setdefault(name, project) != project:

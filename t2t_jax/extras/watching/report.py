@@ -286,7 +286,7 @@ def cost_section(
     run_cost = _training(config, log, sustained_tflops)
     notes = [
         "Model FLOPs are 6 × (source tokens × parameters that multiply a source token + the same "
-        "for target tokens). They omit padding and the matmuls of queries, keys and values.",
+        "for targets). They omit padding and the matmuls of attention scores and weighted values.",
         "The log does not count source tokens; the config gives their ratio to target tokens.",
     ]
     if published := paper.TRAINING.get(experiment.model):

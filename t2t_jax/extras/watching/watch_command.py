@@ -28,7 +28,7 @@ class WatchCommand:
     def run(self) -> int:
         """Plot the runs, and return the exit code: 128 + n if signal n ended the command."""
         if not 0 < self.interval < math.inf:
-            raise UserError(f"--interval {self.interval} is invalid; give seconds above 0, e.g. 5")
+            raise UserError(f"--interval {self.interval} is invalid; give seconds > 0, such as 5")
         from t2t_jax.extras.watching.watch import follow_runs, show_runs
 
         console = result_console(markup=False, highlight=False)

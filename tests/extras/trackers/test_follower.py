@@ -211,9 +211,9 @@ def test_what_cannot_be_sent_is_refused_in_one_line(workdir, service):
         (workdir,): "was sent to no tracker yet; name one, as in track",
         (workdir, "wandb"): "'wandb' names no project",
         (workdir, "wandb: "): "names no project; give one",
-        (workdir, "wand:demo"): r"names no tracker, as wandb:PROJECT does; did you mean wandb",
+        (workdir, "wand:demo"): r"not name a tracker, such as wandb:PROJECT; did you mean wandb",
         (workdir, "wandb:a,wandb:b"): "a run is sent to one project of wandb, here to a and not",
-        (workdir, "wandb:a", "--interval=0"): "--interval 0.0 is not above 0",
+        (workdir, "wandb:a", "--interval=0"): "--interval 0.0 is invalid",
     }.items():
         with pytest.raises(UserError, match=refusal):
             _command(*words)

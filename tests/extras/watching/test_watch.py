@@ -164,7 +164,7 @@ def test_what_is_no_run_or_damaged_or_has_no_line_yet_is_refused(tmp_path):
         ([tmp_path / "nowhere"], "nowhere does not exist; "),
         ([damaged], "config is damaged"),
         ([empty], "has no training step yet; wait for it with --follow"),
-        ([damaged, "--interval", "0"], "--interval 0.0 is invalid; give seconds above 0"),
+        ([damaged, "--interval", "0"], "--interval 0.0 is invalid; give seconds > 0, such as 5"),
         ([damaged, "--folow"], "unknown flag --folow; did you mean --follow?"),
     ):
         with pytest.raises(UserError, match=re.escape(message)):
