@@ -38,7 +38,7 @@ class Removed(NamedTuple):
     feature: str
     """Name of the deleted feature for the error, a plural noun."""
     unused: tuple[object, ...] | None = ()
-    """Values of the field that do not use the feature; None is all values."""
+    """Values of the field that do not use the feature; None means that no value uses it."""
     trains_only: bool = False
     """Whether only training reads the field: a run that used it can be loaded, but not resumed."""
 

@@ -37,7 +37,7 @@ class EvaluateCommand(LanguageFlags, DecodingFlags):
     corpus: str | None = None
     """Corpus to score on, in the syntax of data.corpus; None is the training corpus."""
     num_sentences: int | None = None
-    """Number of sentences, documents or images to score, from the first; None is all."""
+    """Number of sentences, documents or images to score, from the first; None means all."""
     json: bool = False
     """Print one JSON object instead of a table."""
     output: Path | None = None

@@ -155,7 +155,7 @@ def changed_flags(flags: Any, names: Collection[str] | None = None) -> list[str]
 
     Args:
       flags: an object of a dataclass, each field of which is a flag.
-      names: the fields to compare; None is all.
+      names: the fields to compare; None means all.
     """
     fields = (field for field in dataclasses.fields(flags) if names is None or field.name in names)
     changed_names = (field.name for field in fields if getattr(flags, field.name) != field.default)

@@ -71,17 +71,17 @@ def _split(command: type, arguments: Sequence[str]) -> CommandLine:
     flags = {RUN if flag.is_run else flag.flag: flag for flag in known_flags}
     words: list[str] = []
     uses: dict[str, list[tuple[str, list[str]]]] = {}
-    values, capacity = words, None
+    values, max_words = words, None
     for argument in arguments:
         if argument.startswith("--") or argument == "-h":
             alias, equals, value = argument.partition("=")
             flag = _resolve_alias(alias, flags)
             values = [value] if equals else []
             uses.setdefault(flag, []).append((alias, values))
-            capacity = flags[flag].num_words if flag in flags else None
+            max_words = flags[flag].num_words if flag in flags else None
             continue
-        if capacity is not None and len(values) >= capacity:
-            values, capacity = words, None
+        if max_words is not None and len(values) >= max_words:
+            values, max_words = words, None
         values.append(argument)
     line = CommandLine(words, {flag: _values(flag, flags, uses[flag]) for flag in uses})
     if RUN in line.flags:

@@ -37,7 +37,7 @@ class GenerateCommand(RunFlags):
     temperature: float = 0.8
     """Sampling temperature; 0 selects the most probable subwords."""
     top_k: int = 0
-    """Sample only from the k most probable subwords; 0 is all."""
+    """Sample only from the k most probable subwords; 0 means all."""
     top_p: float = 0.95
     """Sample only from the smallest set of subwords with at least this probability (nucleus)."""
     beam_size: int = 1

@@ -154,7 +154,7 @@ def _value(flag: str, path: str, word: str) -> Any:
         raise UserError(f"{flag}={word}: {quote(word)} is not {values_of(hint)}") from error
     if not can_name_directory(f"={value}"):
         raise UserError(
-            f"{flag}={word} gives a variant a name that no directory can have; use a VARIANTS file"
+            f"{flag}={word} cannot name a variant's directory; define VARIANTS in a config file"
         )
     return value
 

@@ -232,7 +232,7 @@ def _package_configs() -> Path:
 def _run(path: str) -> dict[str, Any]:
     if not Path(path).is_file():
         names = ", ".join(sorted(f"configs/{p.name}" for p in _package_configs().glob("*.py")))
-        raise UserError(f"no config file {path}; give a file of your own, or one of {names}")
+        raise UserError(f"no config file {path}; give your config file, or one of {names}")
     return run_file(path)
 
 

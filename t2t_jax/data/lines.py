@@ -179,7 +179,7 @@ def _check_encoding(path: Path | str, first_block: bytes) -> None:
     many_zeros = 4 * first_block.count(0) > len(first_block)
     if many_zeros or first_block.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
         raise UserError(
-            f"{path} is not UTF-8 text, but seems to be UTF-16; convert it by: "
+            f"{path} is not UTF-8 text, but seems to be UTF-16; convert it with: "
             "iconv -f UTF-16 -t UTF-8"
         )
 
@@ -188,5 +188,5 @@ def _check_ends(path: Path | str, has_newlines: bool, has_returns: bool) -> None
     """Refuse a text whose lines end only with carriage returns: it would read as one line."""
     if has_returns and not has_newlines:
         raise UserError(
-            f"{path} ends its lines with carriage returns alone; convert it by: tr '\\r' '\\n'"
+            f"{path} ends its lines only with carriage returns; convert it with: tr '\\r' '\\n'"
         )

@@ -136,7 +136,7 @@ def _read_text(path: Path, fields: Sequence[str], faults: Faults) -> Iterator[Si
         sides = tuple(line.split("\t")) if len(fields) > 1 else (line,)
         if len(sides) == len(fields):
             yield sides
-        else:  # of more columns, it is unknown which are the sides
+        else:  # with more columns, the reader cannot tell which two are the sides
             reason = "without_a_side" if len(sides) < len(fields) else "having_too_many_columns"
             faults.add(reason, path, line_number)
 

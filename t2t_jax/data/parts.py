@@ -56,7 +56,7 @@ class Parts(Protocol):
 
     @property
     def window(self) -> int:
-        """Return the number of parts that are open together, whose examples are mixed."""
+        """Return the number of parts that are open together and whose examples are mixed."""
 
     @property
     def same_epochs(self) -> bool:

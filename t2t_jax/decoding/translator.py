@@ -370,8 +370,8 @@ class Translator:
     def open_search(self, decoding: DecodingConfig, limits: Limits, *, seed: int = 0) -> OpenSearch:
         """Start a search that accepts sentences at any time; the caller has to close it.
 
-        The prefix of a sentence must be the `target_begin` of a vocabulary: of this translator, or
-        of another language pair from `between`.
+        The prefix of a sentence must be `target_begin` of this translator's vocabulary, or of a
+        translator from `between`.
         """
         self.check_process()
         return OpenSearch(

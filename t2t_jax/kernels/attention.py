@@ -32,7 +32,7 @@ class Inputs(NamedTuple):
     value: Float[Array, "b k groups d_v"]
     """Values of each head or group."""
     mask: Bool[Array, "#b #h #q k"] | SegmentMask | None
-    """Mask of the query-key pairs that may attend; None allows all pairs."""
+    """True where the query may attend to the key; None allows all pairs."""
     scale: float | None
     """Factor on the dot products; None means 1 / sqrt(d_k)."""
     dropout_rate: float

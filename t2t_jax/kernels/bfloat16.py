@@ -39,7 +39,8 @@ add_bias.defvjp(lambda x, bias: (add_bias(x, bias), None), _add_bias_gradient)
 def transpose(matrix: Float[Array, "m n"]) -> Float[Array, "n m"]:
     """Transpose a matrix in memory, so that XLA does not merge the transposition into a matmul.
 
-    If the width n is no multiple of 16, XLA may merge it and convert the matmul to float32.
+    If n is not a multiple of 16, XLA may merge the transposition into the matmul and convert the
+    matmul to float32.
     """
     m, n = matrix.shape
     if n % _BLOCK:

@@ -149,7 +149,8 @@ def _forward(options: _Options, arrays: _Arrays) -> tuple[_Vectors, _Residuals]:
 def _backward(options: _Options, residuals: _Residuals, cotangent: _Vectors) -> tuple[_Arrays]:
     arrays, heads, maxima, totals = residuals
     arrays = _tied(arrays)
-    # The derivative of softmax subtracts the mean of each query's cotangents under its weights.
+    # The derivative of softmax subtracts the mean of the cotangents, weighted by the attention
+    # weights of each query.
     means = jnp.einsum("nbhqd,nbhqd->nbhq", cotangent, heads, preferred_element_type=jnp.float32)
 
     def add_block(sums: tuple[Array, ...], i: Int[Array, ""]) -> tuple[PyTree, Array]:

@@ -43,9 +43,10 @@ def kernels_of(mesh: Mesh | None, compute_dtype: DTypeLike) -> Kernels:
 def fast_compute_dtype(mesh: Mesh) -> Literal["float32", "bfloat16"]:
     """Return the dtype in which training and decoding are fastest on the devices of a mesh.
 
-    The dtype is bfloat16 on TPUs, on NVIDIA GPUs of compute capability 8.0 or later, and on CPUs
-    with AMX, or by AMD with AVX-512 BF16. On Intel CPUs, AVX-512 BF16 is no faster than float32
-    (`benchmarks/products.py`). Older GPUs are fast in float16, whose gradients need loss scaling.
+    The dtype is bfloat16 on TPUs, on NVIDIA GPUs of compute capability 8.0 or later, on CPUs
+    with AMX, and on AMD CPUs with AVX-512 BF16. On Intel CPUs, AVX-512 BF16 is no faster than
+    float32 (`benchmarks/products.py`). Older GPUs are fast in float16, whose gradients need loss
+    scaling.
     """
     has_bfloat16 = (
         device.platform == "tpu" or _capability(device) >= 8 or _is_fast_bfloat16_cpu(device)

@@ -81,8 +81,8 @@ def within_the_product(logits: Float32[Array, "*t v"], guess: Float32[Array, "*t
     """Compute the log of the sum of exponentials, and the mean, of each row by plain sums.
 
     XLA for TPUs fuses plain sums with the matmul of the logits. The sum of exponentials subtracts a
-    guess from the logits, instead of their maximum. A guess within about 60 of
-    the maximum is accurate; if any guess is farther off, `in_one_pass` computes the result.
+    guess from the logits, instead of their maximum. A guess within about 60 of the maximum is
+    accurate; if any guess is farther off, `in_one_pass` computes the result.
 
     Args:
       guess: an estimate of the maximum of each row, such as the logit of the target.

@@ -57,16 +57,16 @@ class Context:
     By default, a layer treats each batch row as one sentence, and dropout is off.
 
     Attributes:
-      positions: position of each token in its sentence, from 0; None is its index in the row.
+      positions: position of each token in its sentence, from 0; None means its index in the row.
       length: a number greater than every position, if an encoding is added to the embeddings.
-      mask: the mask of self-attention. None is no mask, except in a `Layer`, which then applies the
-        mask of its stack, such as a decoder's causal mask.
-      rotary: frequencies by which self-attention rotates queries and keys; None is no rotation.
-      bias: the function that maps distances to a bias of self-attention scores; None is no bias.
+      mask: the mask of self-attention. None means no mask, except in a `Layer`, which then applies
+        the mask of its stack, such as a decoder's causal mask.
+      rotary: frequencies by which self-attention rotates queries and keys; None means no rotation.
+      bias: the function that maps distances to a bias of self-attention scores; None means no bias.
       cache_distances: distances between queries and cached keys, for `bias`; None if the queries
         and keys have the same positions.
       encoded: the encoder's output, for cross-attention.
-      encoded_mask: the mask of cross-attention; None is no mask.
+      encoded_mask: the mask of cross-attention; None means no mask.
       deterministic: whether dropout is off. If False, pass `rngs={"dropout": key}`.
       first_row: index of the first batch row in the global batch, so that dropout does not depend
         on how devices split the batch.
@@ -119,7 +119,7 @@ class Projection(nn.Module):
       has_bias: whether to add b.
       gain: factor on the initial values of W; see `parameters.matrix`.
       grows: whether both sizes of W grow with the width of the network; see `MatrixBox`.
-      num_heads: number of heads to split the output into; None is no split.
+      num_heads: number of heads to split the output into; None means no split.
     """
 
     width: int

@@ -66,7 +66,7 @@ def make_model(config: Config, vocab_size: int, mesh: Mesh | None) -> Network:
     Args:
       config: the config of the run, `settled`. If the dtype is not settled, the network computes in
         float32.
-      mesh: the devices that the network runs on; None is any; see `kernels_of`.
+      mesh: the devices that the network runs on; None means any; see `kernels_of`.
     """
     model, kernels = config.model, kernels_of(mesh, config.model.dtype)
     if config.parallel.backend == "pmap":  # each device runs a separate program

@@ -158,7 +158,8 @@ class TokenNetwork(nn.Module):
           side: whether the stack reads source or target tokens.
           positions: position of each token in its sentence, from 0.
           mask: the mask of self-attention.
-          base: the context with the other fields, such as `deterministic`; None is no dropout.
+          base: the context with the other fields, such as `deterministic`; None means no
+            dropout.
         """
         encoding = getattr(self, f"{side}_position")
         return replace(

@@ -275,7 +275,7 @@ def fetch_tree(source: BucketPath, local: Path, folders: Container[str] | None =
     """Download the objects below a name as files below a local directory.
 
     Args:
-      folders: the directories in `source` to download, besides its files; None is all.
+      folders: the directories in `source` to download, besides its files; None means all.
     """
     names = {path: str(path).removeprefix(f"{source}/").split("/") for path in source.objects()}
     fetch_files(

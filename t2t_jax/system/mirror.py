@@ -216,7 +216,7 @@ class Mirror:
         write_whole(self.local / _RECORD, json.dumps(self._hashes).encode())
 
     def remove(self) -> None:
-        """Remove the local directory, first the record, without which no run resumes."""
+        """Remove the record, so that no run resumes, and then the local directory."""
         (self.local / _RECORD).unlink(missing_ok=True)
         shutil.rmtree(self.local, ignore_errors=True)
 

@@ -53,7 +53,7 @@ def test_the_config_of_a_run_is_compared_with_others(run, capsys, tmp_path, monk
     ("arguments", "message"),
     [
         ([], "t2t-jax config takes a config, as in t2t-jax config runs/base; see --help"),
-        (["nowhere"], "no config file configs/nowhere.py; give a file of your own, or one of"),
+        (["nowhere"], "no config file configs/nowhere.py; give your config file, or one of"),
         (["base", "--diff", "nowhere"], "no config file configs/nowhere.py"),
         (["base", "--model.d-model", "7"], "d_model=7"),
         (["base", "--diff", ""], "--diff is given an empty value"),

@@ -83,7 +83,7 @@ def test_input_is_unpacked_if_its_name_ends_in_gz(here):
         ("a.gz", b"one\n", r"cannot read a\.gz: Not a gzipped file .*; compress it again"),
         ("a.gz", gzip.compress(b"one\n" * 99)[:-9], r"cannot read a\.gz: .*; compress it again"),
         ("a", "one\n".encode("utf-16"), r"a is not UTF-8 text, but seems to be UTF-16; .* iconv"),
-        ("a", b"one\rtwo\r", "a ends its lines with carriage returns alone; convert it by: tr"),
+        ("a", b"one\rtwo\r", "a ends its lines only with carriage returns; convert it with: tr"),
     ],
     ids=["not packed", "cut", "UTF-16", "CR alone"],
 )

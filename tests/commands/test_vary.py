@@ -97,7 +97,7 @@ def test_the_file_that_a_grid_amounts_to_gives_the_same_grid(tmp_path):
         ([f"{D_FF}=64,128,64"], "has model.d_ff=64 twice; list every value once"),
         ([f"{D_FF}=64,128 {FACTOR}=1,2,3"], "have 2 and 3 values; give each as many"),
         ([f"{D_FF}=64,128", f"{D_FF}=1,2"], "names model.d_ff twice"),
-        (["data.corpus=text:a,text:b"], "text:a gives a variant a name that no directory can have"),
+        (["data.corpus=text:a,text:b"], "text:a cannot name a variant's directory"),
     ],
 )
 def test_a_vary_that_makes_no_grid_is_refused_in_one_line(factors, message):

@@ -161,7 +161,7 @@ def packed(content):
 TEXT = "one\ntwo\nthree\n"
 LINES, PACKED = TEXT.encode(), gzip.compress(TEXT.encode())
 REFUSED = {
-    "carriage returns alone": (holds(b"one\rtwo\rthree\r"), "train.en ends its lines with"),
+    "carriage returns alone": (holds(b"one\rtwo\rthree\r"), "train.en ends its lines only with"),
     "UTF-16 with its mark": (holds(TEXT.encode("utf-16")), "train.en is not UTF-8 text"),
     "UTF-16 without its mark": (holds(TEXT.encode("utf-16-le")), "iconv -f UTF-16 -t UTF-"),
     "zeros": (holds(bytes(99) + LINES), "train.en is not UTF-8 text"),

@@ -107,7 +107,9 @@ def advance(
     max_steps: int | Int[Array, ""] | None = None,
     reductions: Reductions = PLAIN,
 ) -> SearchState:
-    """Search until few sentences are live, or a sentence fills the ring buffer: then `resize` it.
+    """Search until few sentences are live.
+
+    The search also stops when a sentence fills the ring buffer, which the caller then resizes.
 
     Args:
       max_live: stop once at most this many sentences are live.

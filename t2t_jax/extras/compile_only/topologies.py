@@ -128,7 +128,7 @@ def devices_of(topology: str) -> list[jax.Device]:
     except (jax.errors.JaxRuntimeError, RuntimeError, ValueError) as error:
         reason = (str(error).splitlines() or [""])[0]
         raise UserError(
-            f"--compile-only {topology} is no valid topology ({reason}); use one as in {_EXAMPLES}"
+            f"--compile-only {topology} is not a valid topology ({reason}); try {_EXAMPLES}"
         ) from error
     return list(description.devices)
 
@@ -145,7 +145,7 @@ def _check_compiler(topology: str, is_gpu: bool) -> None:
     if is_gpu and installed.split(".")[:2] != jax.__version__.split(".")[:2]:
         raise UserError(
             f"--compile-only {topology} needs {package} for jax {jax.__version__}, but "
-            f"{installed} is installed; install the right one by pip install 'jax[{extra}]'"
+            f"{installed} is installed; install the right one with pip install 'jax[{extra}]'"
         )
 
 

@@ -28,7 +28,7 @@ class HeadsCommand(RunFlags):
     split: str = "dev"
     """Split of the corpus to measure the heads on."""
     num_sentences: int | None = None
-    """Number of sentences of the split to use, from the first; None is all."""
+    """Number of sentences of the split to use, from the first; None means all."""
     loss_only: bool = False
     """Skip BLEU, which is slow because it needs a greedy search for every head."""
     json: bool = False

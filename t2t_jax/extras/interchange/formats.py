@@ -129,7 +129,7 @@ def write_model(
 ) -> None:
     """Export a model to a directory atomically.
 
-    The directory also gets `provenance.json`, if the run recorded its software there.
+    The directory also gets `provenance.json`, if the run recorded its software.
 
     Args:
       name: a format from `writable`.

@@ -65,7 +65,7 @@ class TrainJob:
     def check(self, training: LaunchedTraining) -> None:
         """Refuse a training run that this job cannot start."""
         if self.retries < 0:
-            raise UserError(f"--retries {self.retries} is negative; 0 means that nothing restarts")
+            raise UserError(f"--retries {self.retries} is negative; 0 disables restarts")
         if not re.fullmatch(self.name_pattern, self.title(training)):
             raise UserError(
                 f"{quote(self.title(training))} is not a job name for {self.client}; pass a name "

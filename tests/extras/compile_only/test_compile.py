@@ -143,7 +143,7 @@ def test_without_its_compiler_the_error_says_how_to_install_it(
 )
 def test_a_gpu_takes_a_number_of_devices(topology, monkeypatch):
     monkeypatch.setattr(topologies, "version", lambda _: jax.__version__)
-    with refused(match=r"is no valid topology \(.*as in .*h200:8"):
+    with refused(match=r"is not a valid topology \(.*try .*h200:8"):
         devices_of(topology)
 
 

@@ -26,7 +26,7 @@ _README = """\
     outputs = model.generate(**tokenizer(["Hello, world!"], return_tensors="pt", padding=True))
     print(tokenizer.batch_decode(outputs, skip_special_tokens=True)[0])
 
-It needs `pip install transformers torch sentencepiece`.{languages}
+The example needs `pip install transformers torch sentencepiece`.{languages}
 """
 _LANGUAGES = """ It translates from {} to {}; `tokenizer.src_lang` and the
 `forced_bos_token_id` of `generate` choose other languages of the model."""

@@ -59,9 +59,9 @@ class FramedVocabulary(Vocabulary):
         tag_ids = *self.marks.values(), *self._silent
         frames = [content[name] for name in ("source_before", "source_after", "target_before")]
         if not all(0 <= token < vocab_size for token in tag_ids):
-            raise ValueError("damaged: it has tags that are no entries")
+            raise ValueError("damaged: it has tags that are not entries")
         if not all(LANGUAGE <= token < vocab_size for frame in frames for token in frame):
-            raise ValueError("damaged: it has tags around a text that are no entries")
+            raise ValueError("damaged: it has tags around a text that are not entries")
         if any(LANGUAGE in frame for frame in frames) and not (
             len(content["pair"]) == 2 and set(content["pair"]) <= self.marks.keys()
         ):
