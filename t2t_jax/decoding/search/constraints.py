@@ -58,8 +58,8 @@ class Constraints:
     ) -> Float32[Array, "b k v"]:
         """Set the logits of the tokens that may not follow each live hypothesis to -inf.
 
-        A prefix overrides the other constraints. If the other constraints allow no token, the sentence
-        must end.
+        A prefix overrides the other constraints. If the other constraints allow no token, the
+        sentence must end.
         """
         is_constrained = jax.tree.leaves(self) or self.no_repeat_ngram_size
         prefixes = state.rows.prefixes
