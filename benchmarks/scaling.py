@@ -100,7 +100,7 @@ def _document(asked: Scaling) -> Iterator[str]:
     yield "This page says how many TPU chips a model needs, and what limits a training step."
     yield ""
     yield (
-        "**The tables list bounds from a compiler, not measurements.** `python benchmarks/"
+        "**The tables list a compiler's lower bounds, not measurements.** `python benchmarks/"
         f"scaling.py` wrote the tables on {datetime.date.today()} with JAX {version('jax')} and "
         f"libtpu {version('libtpu')}, on {os.cpu_count()} CPU cores of {processor_name()}, no TPU."
     )
