@@ -212,15 +212,15 @@ def from_dict(nested: Mapping[str, object]) -> Config:
     match nested["model"]:
         case {"architecture": str(name)}:  # before fields that other families lack
             families.FAMILIES.check("model.architecture", name)
-    values = _read_fields(nested)
-    if "architecture" not in values["model"]:
+    raw_values = _read_fields(nested)
+    if "architecture" not in raw_values["model"]:
         raise UserError(
             "config lacks model.architecture, as runs of version 0.1.0 do, which this version "
             "cannot open; use version 0.2.0"
         )
-    network = families.network_config(**values.pop("model"))
-    kinds = get_type_hints(Config)
-    return Config(network, **{name: kinds[name](**fields) for name, fields in values.items()})
+    network = families.network_config(**raw_values.pop("model"))
+    sections = get_type_hints(Config)
+    return Config(network, **{key: sections[key](**fields) for key, fields in raw_values.items()})
 
 
 def _read_fields(nested: Mapping[str, object], *, trains_on: bool = False) -> dict[str, Record]:

@@ -91,9 +91,9 @@ def prepare_text(
         `BOS_ID`, and documents of every split are cut; otherwise only those of train are cut.
     """
     limit = config.max_length if split == "train" or bidirectional else None
-    rows, bos = config.text_rows, bidirectional
-    encode = partial(tokenize_text, vocabulary=vocabulary, max_length=limit, rows=rows, bos=bos)
-    key = (str(limit), rows, "with begin") if bos else (str(limit), rows)
+    cut, bos = config.text_rows, bidirectional
+    encode = partial(tokenize_text, vocabulary=vocabulary, max_length=limit, cut=cut, bos=bos)
+    key = (str(limit), cut, "with begin") if bos else (str(limit), cut)
     return _cached_examples(config, corpus, split, encode, vocabulary.fingerprint, *key)
 
 
@@ -157,19 +157,19 @@ def tokenize(pairs: Iterable[Chunk], vocabulary: Vocabulary, max_length: int | N
 
 
 def tokenize_text(
-    pairs: Iterable[Chunk], vocabulary: Vocabulary, max_length: int | None, rows: str, *, bos: bool
+    pairs: Iterable[Chunk], vocabulary: Vocabulary, max_length: int | None, cut: str, *, bos: bool
 ) -> Examples:
     """Tokenize documents, which are the targets of empty sources, and cut them into sequences.
 
     Args:
       max_length: the most tokens of a sequence; None cuts no document.
-      rows: "documents" cuts each document separately; "run_on" cuts the joined documents.
+      cut: "documents" cuts each document separately; "run_on" cuts the joined documents.
       bos: whether each sequence begins with `BOS_ID`.
     """
     documents = tokenize((([], targets) for _, targets in pairs), vocabulary, None)
     tokens, offsets = documents.target_tokens, documents.target_offsets
     if max_length is not None:
-        lengths = np.diff(offsets) if rows == "documents" else offsets[-1:]
+        lengths = np.diff(offsets) if cut == "documents" else offsets[-1:]
         offsets = offsets_of(_cut(lengths, max_length - bos))
     if bos:
         tokens = np.insert(tokens, offsets[:-1], BOS_ID)
@@ -310,6 +310,6 @@ def document_text(
     Args:
       bos: whether each sequence begins with `BOS_ID`.
     """
-    limit, rows = config.max_length, config.text_rows
-    encode = partial(tokenize_text, vocabulary=vocabulary, max_length=limit, rows=rows, bos=bos)
-    return TrainText(encode, examples, ("documents", limit, rows, bos))
+    limit, cut = config.max_length, config.text_rows
+    encode = partial(tokenize_text, vocabulary=vocabulary, max_length=limit, cut=cut, bos=bos)
+    return TrainText(encode, examples, ("documents", limit, cut, bos))

@@ -202,6 +202,7 @@ def labelled_images(
     grid = np.array(arrays, np.uint8).reshape(-1, n, size, n, size, model.image_channels)
     patch_rows = grid.transpose(0, 1, 3, 2, 4, 5).reshape(-1, model.patch_values)
     patches = np.pad(patch_rows, ((1, 0), (0, 0)))
+    # [images, class token and patches]: ids of rows of `patches`, where row 0 is the class token
     tokens = np.pad(np.arange(1, len(patches)).reshape(-1, n * n), ((0, 0), (1, 0)))
     label_ids = np.array(labels, np.int32)
     targets, offsets = label_ids[label_ids >= 0], np.cumsum(np.append(0, label_ids >= 0))
