@@ -281,9 +281,9 @@ def _check_nothing_lost(workdir: Path) -> None:
     if steps or (_steps(best_dir) and not checkpoints.exists()):
         clue = f"{workdir / LOG} has step {max(steps):,}" if steps else f"there is {best_dir}"
         raise UserError(
-            f"{clue}, but {checkpoints} has no checkpoint to go on from; bring that directory back "
-            f"from a copy, or choose another --workdir, or remove {LOG} and {BEST}/ as well to "
-            "begin again at step 1"
+            f"{clue}, but {checkpoints} has no checkpoint to resume from; bring that directory "
+            f"back from a copy, or choose another --workdir, or remove {LOG} and {BEST}/ as well "
+            "to begin again at step 1"
         )
 
 
@@ -293,7 +293,7 @@ def _check_steps(config: Config, workdir: Path) -> None:
     if steps < last:
         raise UserError(
             f"training.num_train_steps={steps}, but {workdir} has already been trained for {last} "
-            f"steps; give {last} to leave it as it is, more to train on, or another --workdir"
+            f"steps; give {last} to keep it unchanged, more to train on, or another --workdir"
         )
 
 
@@ -319,14 +319,14 @@ def run_vocabulary(config: Config, corpus: Corpus, workdir: Path) -> Vocabulary 
     Raises:
       UserError: the training text has changed since the run started.
     """
-    sha256, vocabulary_file = workdir / _CORPUS, workdir / VOCABULARY
-    if not sha256.exists() and not vocabulary_file.exists():
+    sha256_file, vocabulary_file = workdir / _CORPUS, workdir / VOCABULARY
+    if not sha256_file.exists() and not vocabulary_file.exists():
         return None
-    fingerprint = _first_word(sha256)
+    fingerprint = _first_word(sha256_file)
     if fingerprint is None:
         raise UserError(
-            f"{sha256} is missing, by which a run knows its training text; bring back a copy, or, "
-            f"if {config.data.corpus} is certainly the same, write the line "
+            f"{sha256_file} is missing, by which a run knows its training text; bring back a copy, "
+            f"or, if {config.data.corpus} is certainly the same, write the line "
             f"{corpus.fingerprint('train')} into it"
         )
     if fingerprint != corpus.fingerprint("train"):

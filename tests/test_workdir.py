@@ -229,7 +229,7 @@ def test_every_field_that_may_change_takes_effect_when_a_run_goes_on(run, tmp_pa
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"training.num_train_steps": 1}, r"steps=1, but .*trained for 2 steps; give 2 to leave"),
+        ({"training.num_train_steps": 1}, r"steps=1, but .*trained for 2 steps; give 2 to keep"),
         ({"checkpoint.every_steps": None, "checkpoint.average": 2}, "steps apart, which is None"),
         ({"parallel.fsdp": 99}, "parallel.fsdp=99"),
         ({"model.d_ff": 8, "training.seed": 1}, "another config .*d_ff .*, training.seed 0 -> 1"),

@@ -47,9 +47,9 @@ class CellReport(NamedTuple):
 
     cell: Cell
     state: str
-    """One of done, unfinished, failed, diverged, paused (at a rung of halving, perhaps for good),
-    left out (the result is damaged or of another config, or the config file lacks the variant) and
-    waiting (not started)."""
+    """One of done, unfinished, failed, diverged, paused (at a rung of halving, perhaps
+    permanently), left out (the result is damaged or of another config, or the config file lacks
+    the variant) and waiting (not started)."""
     reason: str = ""
     """The reason for a missing result, in one line."""
     result: Record | None = None
@@ -227,7 +227,11 @@ class GridState:
         return TableContext(notes, tables, self.diverged, other_code, budgets)
 
     def _selection_note(self, given_up: GridTable | None) -> list[str]:
-        """Return a note that the table's scores chose halving's finalists; [] if they did not."""
+        """Return a note that the table's scores chose halving's finalists.
+
+        Returns:
+          The lines of the note; [] if halving used other scores.
+        """
         # Tuning needs no note: cross-fitting removes its bias. Halving never stops the base.
         finalists = ", ".join(name for name in self.results if name != self.grid.base)
         if given_up is None or self.split != SPLIT or not finalists:
@@ -270,7 +274,7 @@ def _outside_note(outside: Sequence[CellReport]) -> list[str]:
 
 
 def _paused(cells: Mapping[str, Sequence[Cell]], scores: Scores) -> dict[str, int]:
-    """Return the steps of the rungs where variants paused, perhaps for good, by variant."""
+    """Return the steps of the rungs where variants paused, perhaps permanently, by variant."""
     steps = {}
     for variant, row_cells in cells.items():
         step = row_cells[0].last_step

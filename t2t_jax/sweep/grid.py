@@ -283,7 +283,8 @@ class SplitScoring(NamedTuple):
     def _new_cells(self, state: GridState) -> dict[str, str]:
         """Return fingerprints of cells that are new or changed since the last scoring, by name.
 
-        Refuse such cells, without `again`, if the split was scored before.
+        Raises:
+          UserError: without `again`, there are such cells although the split was scored before.
         """
         previous = stored_grid.scorings(state.record, self.split)
         old_marks = {name: mark for entry in previous for name, mark in entry["cells"].items()}

@@ -311,7 +311,7 @@ def _job_id(job_file: Path) -> str:
     job_id = job_file.read_bytes().strip() if job_file.is_file() else b""
     if job_id and not re.fullmatch(rb"[0-9]+(_[0-9]+)?", job_id):
         raise UserError(
-            f"{job_file} is damaged: {job_id[:40]!r} is no job id; check whether the job still "
+            f"{job_file} is damaged: {job_id[:40]!r} is not a job id; check whether the job still "
             "runs, then remove the file to submit it again"
         )
     return job_id.decode()

@@ -174,7 +174,7 @@ def _tuned_configs(grid: Grid, tune: Candidates) -> dict[str, dict[str, Config]]
 
 
 def _check_variants(grid: Grid, values: Mapping[str, object]) -> None:
-    """Refuse variants that differ only in tuned fields, of which `values` has any value."""
+    """Refuse variants that differ only in tuned fields; `values` has one value of each field."""
     variants: dict[Config, str] = {}
     for variant, config in grid.variants.items():
         if (twin := variants.setdefault(config.replace(values), variant)) != variant:
@@ -323,8 +323,8 @@ def record_rules(plan: PlannedGrid, workdir: Path) -> None:
     """Write the rules, if there are any, into the grid's directory."""
     if plan.rules != GridRules():
         workdir.mkdir(parents=True, exist_ok=True)
-        rows = {"variants": [*plan.grid.variants], "rungs": plan.rungs, "optuna": plan.optuna}
-        record = asdict(plan.rules) | {"at_once": plan.at_once, "seeds": plan.num_seeds} | rows
+        record = asdict(plan.rules) | {"variants": [*plan.grid.variants], "at_once": plan.at_once}
+        record |= {"seeds": plan.num_seeds, "rungs": plan.rungs, "optuna": plan.optuna}
         write_whole(workdir / RULES, (json.dumps(record, indent=2) + "\n").encode())
 
 

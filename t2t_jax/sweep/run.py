@@ -57,7 +57,7 @@ def run_cells(
     """Train and score the cells of a plan. A failed cell does not stop other cells.
 
     A signal, such as Ctrl-C, or the end of `max_hours` stops local processes after a checkpoint.
-    A terminal shows a live table; other consoles show lines.
+    No cell starts after `max_hours`. A terminal shows a live table; other consoles show lines.
 
     Returns:
       The number of the signal that stopped the sweep, or 0.
@@ -117,7 +117,7 @@ def _update_plan(plan: GridPlan, by_name: dict[str, _Status]) -> None:
 
 def _stop_jobs(jobs: Sequence[Job], console: Console) -> None:
     if jobs:
-        console.print(f"stopping {len(jobs)} cell(s); each writes a checkpoint first")
+        console.print("stopping; local runs write a checkpoint first, cluster jobs continue")
     for job in jobs:
         job.stop()
     for job in jobs:

@@ -56,7 +56,7 @@ class _Grid(TypedDict):
 def stored_grid(workdir: Path) -> Grid:
     """Load a grid from the config file in its directory."""
     path = workdir / _CONFIG_FILE
-    way_out = "name the grid, by --config configs/table3.py, or by --config base and --vary"
+    way_out = "name the grid, with --config configs/table3.py, or with --config base and --vary"
     check_local(workdir, way_out)
     if not path.is_file():
         raise UserError(f"{workdir} has no {_CONFIG_FILE} that describes its grid; {way_out}")
@@ -222,6 +222,8 @@ def rows_outside(record: Record, grid: Grid, workdir: Path) -> dict[str, Config]
 
 def rename_row(workdir: Path, names: str) -> tuple[str, str]:
     """Rename a row's directory and record, and return the old and new name.
+
+    The config file and the tables stay unchanged.
 
     Args:
       names: OLD=NEW.

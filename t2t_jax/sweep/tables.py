@@ -322,7 +322,7 @@ def contrast_tables(comparison: Comparison) -> list[GridTable]:
         ppl_effects = effects(ppl_rows, contrasts, "holm")
         score_effects = effects(score_rows, contrasts, "holm")
         body = [
-            [name, *_shown(ppl_effects[name], relative=True), *_shown(score_effects[name])]
+            [name, *_format(ppl_effects[name], relative=True), *_format(score_effects[name])]
             for name in contrasts
         ]
         heads = ["contrast", "Δ perplexity", "95% interval", "p"]
@@ -332,7 +332,7 @@ def contrast_tables(comparison: Comparison) -> list[GridTable]:
     return tables
 
 
-def _shown(effect: Effect, *, relative: bool = False) -> list[str]:
+def _format(effect: Effect, *, relative: bool = False) -> list[str]:
     """Format an effect, its 95% interval and its p-value; in percent if it is `relative`."""
 
     def text(value: float) -> str:

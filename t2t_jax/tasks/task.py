@@ -183,7 +183,7 @@ def longest_rows(data: DataConfig, *, has_sources: bool = True) -> BatchShape:
 
 
 def predicted_by(task: "Task") -> str:
-    """Return the plural of what a task's model predicts, such as "target tokens" or "images"."""
+    """Return the plural of the unit of training speed, such as "target tokens" or "images"."""
     return "target tokens" if task.unit == "subword" else f"{task.unit}s"
 
 
