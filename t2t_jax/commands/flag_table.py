@@ -87,7 +87,7 @@ class Flag(NamedTuple):
 
     @property
     def is_run(self) -> bool:
-        """Return whether the argument names runs, which `--workdir` can also name."""
+        """Return whether this is the positional argument for runs; `--workdir` can replace it."""
         return self.is_positional and self.name == "workdir"
 
     @property

@@ -50,7 +50,9 @@ def read_where(condition: Callable[[Any], bool]) -> dict[str, object]:
 
 
 def left_open(value: object) -> dict[str, object]:
-    """Mark a field whose value can be resolved when a run starts, and that the run then keeps.
+    """Return the metadata of a field whose value can be resolved when a run starts.
+
+    The run then keeps the resolved value.
 
     Args:
       value: the unresolved value, such as "auto", which agrees with any stored value.

@@ -264,7 +264,10 @@ def _check_config(config: object, spec: str) -> Config:
 
 
 def _check_files(config: Config, spec: str) -> None:
-    """Raise a `UserError` for a registered function that a process of the sweep cannot import."""
+    """Raise a `UserError` if a process of the sweep cannot import a registered function.
+
+    Errors begin with `spec`, as `grid.py:VARIANT`.
+    """
     for entry in named_entries(config).values():
         if entry.source is None or os.pathsep in entry.source.path:
             raise UserError(

@@ -97,7 +97,10 @@ class Entry:
         return self.function if callable(self.function) else load_named(str(self.function))
 
     def learned(self, width: int) -> Mapping[str, Parameter]:
-        """Return the parameters for vectors of a width; refuse an invalid declaration."""
+        """Return the function's learned parameters, by name, for vectors of `width`.
+
+        Raise a `UserError` for an invalid declaration.
+        """
         try:
             declared = self.parameters(width)
             if isinstance(declared, Mapping) and all(map(_is_sound, declared, declared.values())):
@@ -165,7 +168,7 @@ class Rows(dict[str, Row]):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the built-in names."""
+        """Return all row names except plugins'."""
         return tuple(self)
 
     @property
@@ -175,7 +178,7 @@ class Rows(dict[str, Row]):
 
     @property
     def choice(self) -> object:
-        """Return the type of config fields that name a row."""
+        """Return the type of fields that name rows: a `Literal`; with plugins, also `str`."""
         built_in: object = Literal[self.names]
         return built_in | str if self._plugin_field else built_in
 
@@ -193,7 +196,7 @@ class Table(Rows[Entry]):
     """Named functions of one kind, to which a config file may add its own."""
 
     def __init__(self, kind: str, **entries: Entry) -> None:
-        """Start with the built-in entries."""
+        """Set `kind`, such as "activation"; add named functions."""
         super().__init__(**entries)
         self.kind = kind
 

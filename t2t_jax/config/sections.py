@@ -312,5 +312,8 @@ class ParallelConfig(MeshConfig):
 
     @property
     def pass_tokens(self) -> int | None:
-        """Return `tokens_per_device`; None (one pass) for an "auto" that is still unresolved."""
+        """Return the most tokens per device and pass: `tokens_per_device`.
+
+        None means one pass, also for an unresolved "auto".
+        """
         return None if self.tokens_per_device == "auto" else self.tokens_per_device

@@ -219,7 +219,10 @@ class Batches:
     def _layout_rows(
         self, portions: Portions, index: int, positions: Int32[np.ndarray, " rows"]
     ) -> Int32[np.ndarray, " rows"]:
-        """Map positions in the concatenated random orders of part `index` to rows of its layout."""
+        """Map positions in the rows read from part `index` of `portions` to rows of its layout.
+
+        Each pass has one random order.
+        """
         part, copy = int(portions.parts[index]), int(portions.copies[index])
         first_order = int(portions.begin[index])
         orders, positions = np.divmod(positions, self._counts[part].sum(dtype=np.int32))
@@ -308,10 +311,11 @@ class Batches:
     def _rows_before(
         self, passes: Float[np.ndarray, " n"], parts: Int[np.ndarray, " n"]
     ) -> Int64[np.ndarray, "n classes"]:
-        """Count the rows of each class in the first passes over each part.
+        """Count the rows of each class (batch shape) that some passes read, for each part.
 
         Args:
           passes: the number of passes over each part; 1.5 is one random order and half of another.
+          parts: the indices of these parts (pieces of the corpus).
         """
         counts = self._counts[parts]  # [n, classes]
         # Parts and classes round at different fractions, so that their sum neither gains nor loses

@@ -33,7 +33,10 @@ class RowCounts(NamedTuple):
 
 
 class Portions(NamedTuple):
-    """The rows that a window of an epoch reads: a portion of the rows of each of its parts."""
+    """The rows that one window reads, in arrays of equal length.
+
+    A window opens several parts (pieces of the corpus) at once; entry i is for part `parts[i]`.
+    """
 
     parts: Int[np.ndarray, " n"]
     """The indices of the parts."""

@@ -89,7 +89,10 @@ def _pairs(train: Split) -> Iterator[tuple[bytes, tuple[object, str]]]:
 
 
 def _smallest(label: str, train: Split, num_pairs: int) -> dict[bytes, tuple[object, str]]:
-    """Return the `num_pairs` pairs with the smallest hashes, sorted and keyed by hash."""
+    """Return the `num_pairs` (source, target) pairs with the smallest content hashes.
+
+    Keys are the hashes, ascending. Errors begin with `label`.
+    """
     train.fingerprint()  # checks the files
     smallest: dict[bytes, tuple[object, str]] = {}
     for key, pair in _pairs(train):

@@ -116,7 +116,10 @@ def words_of(
 
 @lru_cache(maxsize=4)
 def _text_facts(vocabulary: Vocabulary, of_source: bool) -> Int[np.ndarray, "v 4"]:
-    """Return for each id: the number of words in its text; begins and ends with space; is empty."""
+    """Return a row per id, of source ids if `of_source`.
+
+    Columns: word count of its text; 1 or 0 for: begins with space, ends with space, is empty.
+    """
     texts_of_ids = spelt_by(vocabulary)
     if of_source:
         texts_of_ids = [*map(vocabulary.source_spelling, range(vocabulary.source_size))]

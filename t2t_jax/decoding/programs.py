@@ -68,7 +68,7 @@ class Sizes(NamedTuple):
 
 
 class Work(NamedTuple):
-    """The arrays of a group of rows, with one sentence per row."""
+    """The arrays of a group of sentences under decoding, one per row: search and sources."""
 
     state: hypotheses.SearchState
     """The search for each sentence."""

@@ -440,7 +440,10 @@ def _stripped(lines: Iterable[str]) -> list[str]:
 
 
 def _sample_number(part: long_lines.LinePart, first_line: int) -> int:
-    """Return the number that determines samples: for a line's first part, the line number."""
+    """Return the number that seeds the samples of a line's part.
+
+    The first part has the line number; others add an offset.
+    """
     # The odd multiplier spreads the numbers of later parts, so that few equal a line number.
     return (first_line + part.line + part.order * 0x9E3779B1) % 2**31
 

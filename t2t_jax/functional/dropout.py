@@ -65,13 +65,16 @@ def hashes_at(
     bits: UInt32[Array, "2"],
     first_row: UInt32[Array, ""],
 ) -> tuple[UInt32[Array, "1 *inner"], UInt32[Array, "{rows} *ones"]]:
-    """Compute `hashes` for a slice of an array that does not fit in memory.
+    """Hash a slice of an array that does not fit in memory, for `combine_hashes`.
 
     Args:
       indices: flat indices of the slice's elements within a row of the full array.
       rows: number of rows.
       bits: 64 random bits from the PRNG key.
       first_row: global index of the first row.
+
+    Returns:
+      The hash of each index, in the shape of `indices`; and of each row, `[rows, 1, ...]`.
     """
     low_bits, high_bits = bits
     row_indices = jax.lax.iota(jnp.uint32, rows) + first_row

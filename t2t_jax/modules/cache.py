@@ -32,7 +32,7 @@ CACHED_AXES = 3, 2
 
 
 class InOrder(NamedTuple):
-    """Keys and values of one layer in the layout "in order"."""
+    """Keys and values of one layer, `[b, slots, groups, d]`: cuDNN's axis order, not transposed."""
 
     key: Float[Array, "b _ _ d_k"]
     """Keys of each position."""
@@ -45,7 +45,7 @@ Stacked: TypeAlias = Float[Array, "b layers _ _ _"]
 
 
 class OfStack(NamedTuple):
-    """Keys and values of one layer of a `Stacked` cache, or of its new position only."""
+    """Keys and values of one layer: all positions of a `Stacked` cache, or a step's new ones."""
 
     key: Float[Array, "b _ _ d_k"]
     """Keys of each position."""

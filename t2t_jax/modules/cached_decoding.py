@@ -115,7 +115,10 @@ class TransformerDecoding(CachedDecoding):
     """The `DecodingModel` of a `Transformer`."""
 
     def axes(self, beam_size: int = 1) -> Axes:
-        """Return the axes of slots and positions in cache and memory; see `DecodingModel.axes`."""
+        """Return the slot axis of each cache array, and the position axis of each memory array.
+
+        `beam_size` selects the layout.
+        """
         config = self.network.config
         depth = config.stacks[-1].num_layers
         layout = source_layout(config.attention_of("cross"), config.dtype, self.network.kernels)

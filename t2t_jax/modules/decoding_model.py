@@ -80,10 +80,10 @@ class LastTokens(NamedTuple):
 
 
 class Axes(NamedTuple):
-    """The axes of variable length in the arrays of a model.
+    """The axes of variable length in the arrays of a model: cache slots, and source positions.
 
-    Both fields are trees with the structure of the arrays, and an axis index for each array. They
-    are tuples of tuples, and so hashable.
+    `slots` has the structure of a `Cache`, and `sources` of a `Memory`, with an axis index for each
+    array. They are tuples of tuples, and so hashable.
     """
 
     slots: Any

@@ -61,7 +61,10 @@ class TokenEmbedding(nn.Module):
         return embeddings.astype(self.config.dtype)
 
     def matrix(self) -> Float[Array, "vocab d_model"] | Int8Matrix:
-        """Return the matrix for both uses; devices never split it along `d_model`."""
+        """Return the matrix for embedding and output projection.
+
+        Devices may split it by vocabulary, never along `d_model`.
+        """
         table = self.embedding
         if isinstance(table, Int8Matrix):
             return Int8Matrix(*(constrain(x, "vocab", "channels") for x in table))

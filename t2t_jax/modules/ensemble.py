@@ -51,7 +51,10 @@ class Ensemble:
         return self.members[0].sources
 
     def axes(self, beam_size: int = 1) -> Axes:
-        """Return the axes of slots and positions in cache and memory; see `DecodingModel.axes`."""
+        """Return each member's slot axes of cache arrays, and position axes of memory arrays.
+
+        `beam_size` selects cache layouts.
+        """
         member_axes = [member.axes(beam_size) for member in self.members]
         return Axes(tuple(a.slots for a in member_axes), tuple(a.sources for a in member_axes))
 

@@ -171,7 +171,10 @@ class LanguageModelDecoding(CachedDecoding):
     """The `DecodingModel` of a `LanguageModel`: an output continues its source."""
 
     def axes(self, beam_size: int = 1) -> Axes:
-        """Return the axes of slots and positions in cache and memory; see `DecodingModel.axes`."""
+        """Return the slot axis of each cache array, and the position axis of each memory array.
+
+        `beam_size` has no effect.
+        """
         axes = cache_axes("transposed", self.network.config.stacks[-1].num_layers)
         return Axes(slots=axes, sources=cast(Any, Prompt)(axes, 1, 1))
 

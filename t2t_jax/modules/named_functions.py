@@ -178,10 +178,15 @@ def _sizes(model: ModelConfig) -> dict[str, int]:
 def _random_arrays(
     entry: Entry, array_axes: Sequence[str], parameter_axes: str, sizes: Mapping[str, int]
 ) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
-    """Draw random inputs and parameters of a function.
+    """Draw random inputs and parameters (by name) of a function.
 
     Parameters are initial means with noise, because a parameter 0 may have no effect. Without a
     `deviation`, the noise does not change the sign of a nonzero mean.
+
+    Args:
+      array_axes: axes of each input, one letter each.
+      parameter_axes: axes before each declared shape.
+      sizes: sizes by letter.
     """
     rng, params = np.random.default_rng(0), {}
     arrays = [rng.standard_normal([sizes[a] for a in axes], np.float32) for axes in array_axes]

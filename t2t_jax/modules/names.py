@@ -142,7 +142,7 @@ def _names(path: tuple[str, ...], shape: tuple[int, ...]) -> Iterator[tuple[str,
 
 
 def _paper(path: tuple[str, ...]) -> list[str]:
-    """Return the parts of a parameter's name in the paper."""
+    """Convert a parameter's path to the paper's names: [..., "query", "kernel"] to [..., "W_Q"]."""
     *modules, leaf = (name.removesuffix("_residual") for name in path if name != "scores")
     if modules and modules[-1] in _ATTENTION and leaf in _LETTERS:
         return [*modules[:-1], f"{_LETTERS[leaf]}_{_ATTENTION[modules[-1]]}"]

@@ -135,7 +135,10 @@ def in_parts(
 
 
 def _sharding(mesh: Mesh, names: Sequence[str | None]) -> NamedSharding:
-    """Return the sharding of an array of traced code, without axes that `jax.vmap` maps."""
+    """Return the sharding of an array with logical axes `names` in compiled code.
+
+    It omits mesh axes that an enclosing `jax.vmap` maps.
+    """
     mapped = [axis for axis in mesh.axis_names if _is_mapped(axis)]
     return NamedSharding(mesh, partition_spec(names, mapped))
 

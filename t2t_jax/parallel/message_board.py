@@ -12,7 +12,7 @@ from jax.errors import JaxRuntimeError
 
 
 def leave(key: str, text: str) -> None:
-    """Write a text under a key, and replace the previous text."""
+    """Write a text under a key of the store that all processes read; replace older text."""
     if global_state.client is not None:
         with suppress(JaxRuntimeError):
             global_state.client.key_value_set(f"t2t_jax/{key}", text, allow_overwrite=True)

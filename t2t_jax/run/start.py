@@ -81,7 +81,10 @@ def initial_vocabulary(config: Config, run: StoredRun | None) -> Vocabulary | No
 
 
 def initial_state(plan: "Plan", checkpoints: Checkpoints) -> TrainState:
-    """Return the state of the newest checkpoint, or a new state, perhaps with given parameters."""
+    """Return the state of the newest checkpoint, or a new state.
+
+    A new state takes the parameters of the run `training.init_from`, if set.
+    """
     config, model, mesh = plan.config, plan.model, plan.mesh
     if restored := checkpoints.restore(abstract_state(config, model, mesh)):
         return restored

@@ -43,7 +43,10 @@ def in_turn(config: DataConfig) -> Iterator[None]:
 
 
 def _turn(config: DataConfig, barrier: str) -> int:
-    """Agree on the turn of this process at the corpus cache; all processes call this together."""
+    """Return when this process enters the corpus cache: `_FIRST` (it writes), `_SECOND` or `_LAST`.
+
+    All processes call this together, with the same `barrier`.
+    """
     is_first_on_host = hosts().index(hosts()[jax.process_index()]) == jax.process_index()
     is_shared = _sees_file_of_main(config, f".{barrier}")
     if is_main():
@@ -75,7 +78,10 @@ def _enter(barrier: str, turn: int) -> None:
 
 
 def _wait(barrier: str, turn: int, corpus: str) -> None:
-    """Wait for earlier turns; after some seconds, one process reports what it waits for."""
+    """Announce `turn` under `barrier`, and wait until all processes announced one, none earlier.
+
+    One process reports long waits for `corpus`.
+    """
     _enter(barrier, turn)
     start_time, is_announced = time.monotonic(), False
     while True:

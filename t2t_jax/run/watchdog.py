@@ -162,7 +162,10 @@ class Watchdog:
         write_whole(path, "\n".join([head, *stacks]).encode())
 
     def _exclude(self, behind: Sequence[int]) -> None:
-        """Exclude the hosts of some processes from the next start, in one other process."""
+        """Append the hosts of processes `behind` to the list of hosts that the next start excludes.
+
+        Only the lowest other process writes.
+        """
         if not behind or jax.process_index() != min({*range(jax.process_count())} - {*behind}):
             return
         names = dict.fromkeys(self._hosts[process] for process in behind)

@@ -337,7 +337,10 @@ def _with_bits(result: Record) -> Record:
 
 
 def _definition(grid: Grid, variant: str, result: Record, measure: str) -> object:
-    """Return a key of sentences and score definition; results with equal keys are comparable."""
+    """Return a key of a result's sentences and the definition of `measure`, such as its signature.
+
+    Results with equal keys are comparable.
+    """
     sentences: object = (result.get("corpus"), result.get("split"))
     if "corpus" in result and measures_of(result).whole_split:
         sentences = tuple(result["references"])

@@ -118,11 +118,13 @@ def effects(
 
 
 def _estimate(rows: RowScores, contrast: Contrast, paired: Pool, unpaired: Pool) -> Effect:
-    """Estimate a contrast by the seeds that all its rows share, or by all seeds of each row.
+    """Estimate a contrast (a weighted sum of row means), with its error and p-value.
+
+    It uses the seeds that all its rows share if possible, or all seeds of each row.
 
     Args:
-      paired: the variance over seeds, without effects that all rows share.
-      unpaired: the variance over seeds, with these effects.
+      paired: the variance over seeds, pooled over rows, without effects that all rows share.
+      unpaired: the pooled variance with these effects.
     """
     scores = {name: rows.scores[name] for name in contrast}
     seeds = set.intersection(*(set(by_seed) for by_seed in scores.values()))
@@ -185,7 +187,10 @@ def _welch_variance(
 
 
 def _dof(degrees: float, seed_variance: float, variance: float) -> float:
-    """Return the degrees of freedom of a variance, given those of its part over seeds."""
+    """Return the degrees of freedom of `variance`: `degrees * variance / seed_variance`.
+
+    `degrees` belong to the part `seed_variance`; if it is 0, return inf.
+    """
     # Satterthwaite's (1946) rule would square the ratio. At level 0.05 and two degrees, that rule
     # rejects 8% of true null hypotheses, and this formula at most 6%.
     return degrees * variance / seed_variance if seed_variance else math.inf
@@ -213,9 +218,12 @@ def _interaction(
 ) -> float:
     """Return the variance of a contrast by the interaction of seeds and sentences.
 
+    A contrast is a weighted sum of row means.
+
     Args:
       draws: scores on bootstrap samples, [draws], by row and seed.
       means: means of the draws over seeds, [draws], by row.
+      contrast: weights by row.
     """
     # Sum over rows within each seed, so that seed effects on sentences that rows share cancel.
     deviations: dict[int, np.ndarray] = {}

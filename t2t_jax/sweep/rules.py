@@ -42,7 +42,10 @@ class _Rules(TypedDict):
 
 @dataclass(frozen=True)
 class GridRules:
-    """The rules of a sweep: halving, and tuned values. By default, all cells train to the end."""
+    """The rules of a sweep: pause weak variants early (halving), and try values of fields (tuning).
+
+    By default, all cells train to the end.
+    """
 
     halving: str | None = None
     """Settings of successive halving, such as `rungs=3,keep=0.33`."""
@@ -257,7 +260,10 @@ def plan_grid(
 
 
 def recorded_plan(grid: Grid, workdir: Path, num_seeds: int, chosen: Sequence[str]) -> PlannedGrid:
-    """Return a read-only plan by the recorded rules; without rules, of all chosen variants."""
+    """Return a sweep's plan by the rules recorded in `workdir`, without changing the sweep.
+
+    Without rules, plan all seeds of `chosen` variants.
+    """
     if (record := _read_rules(workdir)) is None:
         return PlannedGrid(_select_rows(grid, chosen), workdir, GridRules(), num_seeds)
     chosen = [name for name in grid.variants if name in record["variants"]]

@@ -97,7 +97,10 @@ def run_cells(
 
 
 def _update_plan(plan: GridPlan, by_name: dict[str, _Status]) -> None:
-    """Update `by_name`, the status of each planned cell, until scores add or change no cells."""
+    """Update `by_name`, the statuses by cell name, with the cells of `plan(scores)`.
+
+    Repeat until no new scores come. A cell is a variant and seed.
+    """
     # A cell that joins the plan may have scores from an earlier sweep, which decide more.
     previous: Scores | None = None
     while previous != (scores := {name: status.scores for name, status in by_name.items()}):

@@ -10,7 +10,7 @@ class FetchedPath(PosixPath):
 
 
 def check_own(path: Path) -> None:
-    """Raise a `UserError` if a path is a read-only copy."""
+    """Raise a `UserError` if a path to write is in a read-only copy of a run."""
     if isinstance(path, FetchedPath):
         raise UserError(
             f"{path} is a read-only copy; make a writable one by t2t-jax publish RUN DIRECTORY"

@@ -416,7 +416,7 @@ def _newest(names: Iterable[str]) -> int:
 
 
 def _cut_log(log: bytes | None, step: int) -> bytes | None:
-    """Cut a log before the first record of a checkpoint later than `step`."""
+    """Return the lines of a log before its first record of a checkpoint later than `step`."""
     if log is None:
         return None
     lines = log[: log.rfind(b"\n") + 1].splitlines(keepends=True)
@@ -430,7 +430,8 @@ def _cut_log(log: bytes | None, step: int) -> bytes | None:
 
 
 def _is_hidden(name: str) -> bool:
-    """Return whether a file is hidden; `.zarray` of zarr belongs to a checkpoint."""
+    """Return whether a component of a path begins with "."; for checkpoints, of its first two."""
+    # Zarr's `.zarray` belongs to a checkpoint.
     parts = name.split("/")
     return any(part[0] == "." for part in (parts[:2] if _in_checkpoint(name) else parts))
 

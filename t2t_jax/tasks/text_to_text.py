@@ -65,7 +65,10 @@ class TextToText(Task):
         return line
 
     def answer(self, source: str, output: str) -> tuple[str, bool]:
-        """Return a model output for the user, and whether the output needed a repair."""
+        """Return an output as users see it, and whether it needed a repair.
+
+        Here: unchanged, and False; parsing repairs trees.
+        """
         return output, False
 
     @abstractmethod

@@ -378,7 +378,10 @@ def _together(path: Path, work: Callable[[], _T]) -> _T:
 
 
 def _newest_first(steps: Sequence[int]) -> Iterator[int]:
-    """Yield the steps that process 0 lists, as other hosts may see fewer on a shared disk."""
+    """Yield the checkpoint steps of process 0, newest first; all processes call this together.
+
+    On a shared disk, other processes may list fewer steps.
+    """
     step = broadcast_from_main(max(steps, default=-1))
     while step >= 0:
         yield step

@@ -38,9 +38,11 @@ class Optimizer(NamedTuple):
     Attributes:
       init: computes the initial state from the parameters. Boxed parameters give a boxed state,
         which declares its sharding on a mesh.
-      update: computes `(directions, new_state)`; the step subtracts learning rate times directions.
-        If the directions depend only on the state that `Keep` returns, the new state can overwrite
-        the old one in memory (`training.step`).
+      update: `update(gradients, state, parameters, keep)` computes `(directions, new_state)`; the
+        training step subtracts learning rate times directions. `keep(new_state, old_state)`
+        returns the state to continue with: the old one after non-finite gradients. If the
+        directions depend only on the result of `keep`, the new state can overwrite the old one in
+        memory (`training.step`).
     """
 
     init: Callable[[Parameters], OptState]

@@ -317,7 +317,7 @@ def distribute(arrays: dict[str, PyTree], like: Mapping[str, PyTree]) -> Mapping
 
 
 def _is_read_once(like: Mapping[str, PyTree[jax.ShapeDtypeStruct]]) -> bool:
-    """Return whether several processes hold all arrays on every device, with 4-byte dtypes."""
+    """Return whether process 0 reads for all: every device holds all arrays, with 4-byte dtypes."""
     return jax.process_count() > 1 and all(
         x.sharding.is_fully_replicated and x.dtype.itemsize == 4 for x in jax.tree.leaves(like)
     )

@@ -107,11 +107,13 @@ def advance(
     max_steps: int | Int[Array, ""] | None = None,
     reductions: Reductions = PLAIN,
 ) -> SearchState:
-    """Search until few sentences are live.
+    """Run decoding steps until few sentences are live, that is, still searching.
 
-    The search also stops when a sentence fills the ring buffer, which the caller then resizes.
+    The search also stops when a sentence fills the ring buffer. The caller then calls `resize`, and
+    this function again.
 
     Args:
+      step: computes the logits of the next tokens, and the new cache.
       max_live: stop once at most this many sentences are live.
       constraints: the constraints passed to `begin`.
       max_steps: the most steps to compute; None sets no limit.
@@ -196,10 +198,11 @@ def resize(
 
 
 def _resize_ring(x: Array, clock: Int32[Array, ""], slots: int, capacity: int, axis: int) -> Array:
-    """Copy the newest steps to a ring buffer of another size: step s goes to index s % capacity.
+    """Copy the newest steps to a ring buffer of `capacity` steps: step s goes to s % capacity.
 
     Args:
-      slots: number of entries per step.
+      clock: number of steps so far; the newest is `clock - 1`.
+      slots: number of entries per step along `axis`.
     """
     size = x.shape[axis] // slots
     oldest_first = jnp.roll(x, -(clock % size) * slots, axis)

@@ -100,7 +100,7 @@ def writable() -> Rows[str]:
 
 
 def readable() -> Rows[str]:
-    """Return the descriptions of all formats with import, by name."""
+    """Return the formats that can be imported: what each reads, by format name."""
     return Rows(**{name: row.read for name, row in FORMATS.each() if row.read})
 
 

@@ -196,7 +196,10 @@ sources and targets share one vocabulary. End each list of source subwords with 
 
 
 def carried(config: Config) -> Carried:
-    """Return the allowed values of each config field that a Marian model can hold."""
+    """Return the values that export to Marian allows, by config field path.
+
+    Other fields need their defaults. `ANY` allows every value.
+    """
     head_fields = [f"{part}_heads" for part in PARTS]
     return {
         **fields_of_transformers(config.model),

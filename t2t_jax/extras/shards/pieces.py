@@ -325,9 +325,9 @@ def open_shards(
     """Open the tokenized pieces of shards; tokenize shards that are new or have changed.
 
     Args:
-      hashes: returns the hash of each file of each shard.
-      text: makes examples of text.
-      engine: runs the jobs.
+      hashes: returns the hash of each file of each shard, to detect changes.
+      text: the functions of the task that tokenize text and make examples.
+      engine: runs the tokenizing jobs, like `map`, perhaps in several processes.
     """
     shard_hashes = hashes()
     prefix = splits.digest(_FORMAT, vocabulary.fingerprint, *map(str, text.key), *shards[0].fields)

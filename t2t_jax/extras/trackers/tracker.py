@@ -170,7 +170,10 @@ class Target(NamedTuple):
         return f"{self.tracker}:{self.project}"
 
     def check(self) -> None:
-        """Refuse a target that this machine cannot send to; the import takes seconds."""
+        """Raise a `UserError` if this machine lacks the tracker's library or W&B login.
+
+        Importing the library takes seconds.
+        """
         if self.tracker not in TRACKERS:
             _ = TRACKERS[self.tracker]  # loads the tracker of a plugin, which may be broken
             return

@@ -139,7 +139,10 @@ class FramedVocabulary(Vocabulary):
 
     @property
     def speller(self) -> Vocabulary:
-        """Return the same vocabulary for all language pairs: the cache key of spellings."""
+        """Return the vocabulary that `between` copied, or `self`: the cache key of spellings.
+
+        All copies spell ids alike.
+        """
         return self if self._speller is None else self._speller
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
