@@ -96,7 +96,7 @@ class TrainingFlags:
         """Check the flags before training, a dry run or a sweep starts; raise a `UserError`."""
 
     def run(self, config: Any) -> int:
-        """Do the work that a flag of `instead` asks for, and return the exit code."""
+        """Do the work of a flag of `instead` in place of training, and return the exit code."""
         raise NotImplementedError
 
     def around(self, workdir: Path) -> AbstractContextManager[None]:
@@ -184,7 +184,10 @@ def rows(kind: str, reserved: Collection[str] = ()) -> dict[str, Any]:
 
 @cache
 def added_flags(command: str, reserved: tuple[str, ...] = ()) -> Sequence[type[TrainingFlags]]:
-    """Return the `TrainingFlags` that plugins add to a command without `reserved` flag names."""
+    """Return the `TrainingFlags` classes that plugins add to a command.
+
+    Leave out, with a warning, classes that use `reserved` names.
+    """
     owners = dict.fromkeys(reserved, "t2t-jax")
     flag_classes: list[type[TrainingFlags]] = []
     for plugin in plugins():

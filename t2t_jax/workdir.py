@@ -171,7 +171,10 @@ def check_registered(config: Config, workdir: Path) -> None:
 
 
 def _keep_registered(config: Config, workdir: Path) -> None:
-    """Copy the files that registered a config's functions; keep the copies of a run with steps."""
+    """Copy the source files that registered a config's functions into the run directory.
+
+    Once the run has checkpoints, existing copies stay.
+    """
     for field, entry in named_entries(config).items():
         copy = _file_of(workdir, field)
         if entry.source and not (copy.is_file() and _steps(workdir / CHECKPOINTS)):

@@ -106,7 +106,10 @@ def _values(flag: str, flags: Mapping[str, Flag], uses: list[tuple[str, list[str
 
 
 def _move_run(positionals: Sequence[Flag], line: CommandLine) -> None:
-    """Move the values of `--workdir` in `line` to the position of the run among its words."""
+    """Move the values of `--workdir` from the flags of `line` to its words.
+
+    They go to the index of the positional that is the run.
+    """
     index = [positional.is_run for positional in positionals].index(True)
     non_runs = [positional for positional in positionals if not positional.is_run]
     if len(line.words) < index:

@@ -130,7 +130,10 @@ class EncoderAndDecoder(WithEncoder, WithDecoder, WithTokens):
 
     @cached_property
     def embeddings(self) -> dict[Side, str]:
-        """Return the matrix names under the three `share_*` fields."""
+        """Return matrix names by key: "source", "target" and "output".
+
+        The `share_*` fields make some equal.
+        """
         if self.share_embeddings or self.share_source_embedding:
             return super().embeddings
         output = "target_embedding" if self.share_target_embedding else "output_projection"

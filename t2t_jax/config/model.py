@@ -348,10 +348,12 @@ class ModelConfig(checks.Section, ABC):
         return getattr(self, f"{part}_heads", None)
 
     def deep_norm(self, scale: int, gain: int) -> tuple[float, float]:
-        """Return alpha and beta of DeepNorm (Wang et al. 2022, figure 2), or 1 for other orders.
+        """Return alpha, which scales residuals, and beta, the gain of initial weights, of DeepNorm.
+
+        Return (1, 1) for other norm orders. See Wang et al. 2022, figure 2.
 
         Args:
-          scale: the base of alpha = scale^(1/4).
-          gain: the base of beta = gain^(-1/4).
+          scale: alpha^4, from the numbers of layers.
+          gain: beta^(-4), from the numbers of layers.
         """
         return (scale ** (1 / 4), gain ** (-1 / 4)) if self.norm_order == "deep" else (1.0, 1.0)

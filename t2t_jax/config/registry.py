@@ -146,7 +146,7 @@ class Rows(dict[str, Row]):
         return rows(self._plugin_field, (*self, *self.names)) if self._plugin_field else {}
 
     def __missing__(self, name: str) -> Row:
-        """Load the row of a plugin."""
+        """Load the row `name` of this table from a plugin."""
         path, row_type = self._plugin_paths()[name], type(next(iter(self.values())))
         row = load(path)
         if not isinstance(row, row_type):

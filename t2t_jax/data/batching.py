@@ -342,7 +342,7 @@ class Batches:
         """Return the rows of a part sorted by class (batch shape), in random order within a class.
 
         Args:
-          epoch: the index of the random order, which is the epoch without a mixture.
+          epoch: the index of the random order to make; without a mixture, epoch n uses order n.
           copy: the index of the copy, if a mixture reads several copies of the part.
         """
         _, layout = self._open_part(part)
@@ -412,14 +412,16 @@ class _Plan(NamedTuple):
 def _spread_rows(
     window: _Window, totals: Int[np.ndarray, "parts classes"], rng: np.random.Philox
 ) -> Int32[np.ndarray, "2 rows"]:
-    """Order the rows of a window so that each batch has an even share of every part.
+    """Order the rows of a window (parts read together); each batch has an even share of each part.
 
     Args:
-      totals: the number of rows of each class (batch shape) in a random order of each part.
+      window: how many rows of each class (batch shape) to read from each part, and from where.
+      totals: the number of rows of each class in one of the random orders of each part.
+      rng: draws an offset for each part.
 
     Returns:
-      The index of each row's part in the window, and its position in the part's random orders,
-      sorted by class, and within a class in the order of the batches.
+      Two integers for each row: the index of its part in the window, and its position in the part's
+      random orders, joined end to end. Rows are sorted by class, and within a class by batch.
     """
     # So every batch holds each part's rows side by side, in proportion to the part's share of the
     # class. Each process makes the same range of rows of every batch, and opens few parts.
@@ -443,7 +445,10 @@ def _spread_rows(
 def _members(
     layout: Layout, layout_rows: Int32[np.ndarray, " rows"], rows: Integer[np.ndarray, " rows"]
 ) -> Placement:
-    """Return the examples of rows of a layout, and assign them to rows of a batch, in order."""
+    """Place the examples of layout rows in batch rows, in order.
+
+    The examples that the layout packs into its row `layout_rows[i]` go to the batch row `rows[i]`.
+    """
     starts = layout.starts[layout_rows]
     counts = layout.starts[layout_rows + 1] - starts  # examples of each row
     return Placement(

@@ -128,7 +128,7 @@ class OnePart(Parts):
         return 1
 
     def open(self, part: int) -> Examples:
-        """Return the examples."""
+        """Return all examples, because `part` is always 0."""
         return self.examples
 
     def shape(self, shape: BatchShape, max_examples: int) -> BatchShape:

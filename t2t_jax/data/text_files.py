@@ -36,7 +36,7 @@ class TextFile:
 
     @cached_property
     def survey(self) -> Survey:
-        """Return the hash and the number of lines of the file, and check its compressed copy."""
+        """Return the file's hash and number of lines; refuse a compressed copy with other text."""
         file_survey = survey(self.path)
         if self.compressed and survey(self.compressed).digest != file_survey.digest:
             raise UserError(f"{self.path} and {self.compressed} hold different text; remove one")

@@ -308,6 +308,7 @@ def document_text(
     """Return the functions that make training examples of documents of one language.
 
     Args:
+      examples: converts tokenized documents to the examples of a task.
       bos: whether each sequence begins with `BOS_ID`.
     """
     limit, cut = config.max_length, config.text_rows

@@ -78,7 +78,10 @@ class Vocabulary(ABC):
 
     @property
     def speller(self) -> "Vocabulary":
-        """Return the vocabulary that spells ids for all language pairs, as a cache key."""
+        """Return the vocabulary that keys caches of spelled ids.
+
+        It is the same for all language pairs, here `self`.
+        """
         return self
 
     def between(self, source: str, target: str) -> "Vocabulary":

@@ -362,7 +362,10 @@ class OpenSearch:
         return group
 
     def _row_count(self, count: int) -> int:
-        """Return the fewest rows of a program for `count` sentences, or all rows."""
+        """Return the smallest compiled number of rows that fits `count` sentences.
+
+        Return the largest number if none fits them.
+        """
         return next((rows for rows in self._row_counts if rows >= count), self._rows)
 
     def _bucket(self, source_length: int, output_length: int = 0) -> int:

@@ -102,7 +102,7 @@ class RowGroup:
         return self._proceed(arrays._replace(inputs=sources), max_live, None)
 
     def advance(self, max_live: int, max_steps: int) -> programs.Progress:
-        """Advance at most `max_steps` steps, until at most `max_live` sentences are live."""
+        """Search for `max_steps` steps, or until at most `max_live` sentences are unfinished."""
         return self._proceed(None, max_live, np.int32(max_steps))
 
     def admit(
@@ -204,7 +204,7 @@ class RowGroup:
 
 
 def _batch_size(count: int, batch_sizes: Sequence[int]) -> int:
-    """Choose the cheapest batch size for the first of `count` sentences."""
+    """Choose the cheapest batch size, of an ascending list, for the next of `count` sentences."""
     padded_size = next((n for n in batch_sizes if n >= count), batch_sizes[-1])
     full_sizes = [n for n in batch_sizes if n <= count]
     # Several full batches are cheaper than one batch that is mostly padding.

@@ -65,9 +65,9 @@ linear, pre_softmax_logits = for_cpus(_multiply, _outer, transpose)
 
 @cache
 def is_supported() -> bool:
-    """Return whether XLA runs the matmuls of this module, and their derivatives, on this CPU.
+    """Return whether this CPU can run the bfloat16 matmuls defined here, and their derivatives.
 
-    XLA may refuse a bfloat16 matmul at run time.
+    Run a small example once to find out, as XLA may refuse a bfloat16 matmul at run time.
     """
 
     def loss(x: Array, kernel: Array, bias: Array) -> Array:

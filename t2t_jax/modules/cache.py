@@ -96,7 +96,7 @@ def empty_cache(
 
 
 def cache_axes(layout: CacheLayout, depth: int) -> Any:
-    """Return the axes of positions, in a tree with the structure of a cache."""
+    """Return the position axis of each array in a cache of `depth` layers, in the cache's tree."""
     axes: dict[str, Any] = {"transposed": CACHED_AXES, "in_order": cast(Any, InOrder)(1, 1)}
     return 3 if layout == "stacked" else (axes[layout],) * depth
 

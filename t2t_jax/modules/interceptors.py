@@ -72,7 +72,7 @@ class InterceptedJit:
         self._program = program
 
     def __call__(self, *args: object, **kwargs: object) -> Any:
-        """Call the program for the current interceptors."""
+        """Call the function, compiled for the Flax interceptors that are now active."""
         return self._program(current_interceptors())(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:

@@ -72,7 +72,7 @@ class Table3Row(NamedTuple):
         }
 
     def _common(self, narrower: int = 1, shallower: int = 1) -> dict[str, object]:
-        """Return the settings that are fields of `Config`, divided as in `changes`."""
+        """Return the row's values by config field, widths and depths divided as in `changes`."""
         return {
             "model.num_encoder_layers": self.num_layers // shallower,
             "model.num_decoder_layers": self.num_layers // shallower,

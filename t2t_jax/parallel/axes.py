@@ -67,7 +67,7 @@ def only_shapes() -> AbstractContextManager[None]:
 
 
 def uses_values() -> bool:
-    """Return whether code uses the values of parameters, so it is outside of `only_shapes`."""
+    """Return False in an `only_shapes` context, whose code uses no parameter values; else True."""
     return not _only_shapes.get()
 
 

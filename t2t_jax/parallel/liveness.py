@@ -91,7 +91,10 @@ class Liveness:
         within(_HOLD, lambda: leave(f"failure/{self._index}", text))
 
     def _exchange(self) -> None:
-        """Write heartbeats and read the board, which blocks while process 0 is suspended."""
+        """Exchange heartbeats and failures on the message board until `close`.
+
+        This blocks while process 0, which serves the board, is suspended.
+        """
         key, count = f"beat/{self._index}", 0
         pause = max(1.0, (self._seconds or 600.0) / 10)
         latest = -pause

@@ -42,7 +42,7 @@ def make_mesh(config: MeshConfig, devices: Sequence[object] | None = None) -> Me
 
 
 def mesh_shape(config: MeshConfig, num_devices: int, num_processes: int) -> tuple[int, int, int]:
-    """Return the sizes of the mesh axes; this function needs no device."""
+    """Return the sizes of the mesh axes data, fsdp and tensor, without accessing devices."""
     inner = config.fsdp * config.tensor
     flags = f"parallel.fsdp={config.fsdp} times parallel.tensor={config.tensor}"
     if config.data == -1 and num_devices % inner:

@@ -25,7 +25,7 @@ def wait_for_all(key: str, milliseconds: int) -> None:
 
 
 def texts_under(key: str) -> dict[int, str]:
-    """Return the texts of the keys `KEY/NUMBER`, keyed by number."""
+    """Return the messages with keys `KEY/NUMBER`, by number; {} without a reachable store."""
     if global_state.client is not None:
         with suppress(JaxRuntimeError):
             entries = global_state.client.key_value_dir_get(f"t2t_jax/{key}/")

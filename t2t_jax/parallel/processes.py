@@ -217,10 +217,12 @@ def failing_process(holds: bool) -> int | None:
 
 
 class Agreement:
-    """An `agree` that returns its result two calls later, so that no process waits for devices.
+    """Agree on the largest number that any process proposes, without waiting for devices.
+
+    All processes call the object equally often, and each call returns the result of two calls ago.
 
     Attributes:
-      seconds: the `seconds` of each process in the call that the last result belongs to. None
+      seconds: the durations that the processes passed in that earlier call, by process index. None
         before the first result, and in a single process.
     """
 
@@ -232,14 +234,15 @@ class Agreement:
         self.seconds: Float[np.ndarray, " processes"] | None = None
 
     def __call__(self, proposal: int, seconds: float = 0.0) -> int:
-        """Return the largest proposal of two calls ago; 0 in the first two calls.
+        """Make a proposal, and return the largest one that any process made two calls ago.
 
-        A single process gets its proposal back at once. The last two results are never returned.
+        The first two calls return 0. Nothing returns the proposals of the last two calls. A single
+        process gets its proposal back at once.
 
         Args:
-          proposal: an int32 as for `agree`; 0 means no proposal.
-          seconds: a duration to share with all processes, capped at half an hour, with microsecond
-            resolution.
+          proposal: an int32 other than -2**31; 0 means no proposal.
+          seconds: a duration for `Agreement.seconds` of all processes, capped at half an hour, with
+            microsecond resolution.
         """
         if jax.process_count() == 1:
             return proposal

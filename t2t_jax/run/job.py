@@ -142,7 +142,7 @@ class JobRecord:
             self.end(text, exit_code_of(error))
 
     def step(self, step: int) -> None:
-        """Set the last launched step in the account of the job."""
+        """Set the last launched training step in the account (record of time use) of this job."""
         self._account["step"] = step
 
     def checkpoint(self, step: int) -> None:

@@ -79,7 +79,7 @@ class Plan:
 
     @property
     def last_step(self) -> int:
-        """Return the number of the last step."""
+        """Return the last training step of the run, `training.num_train_steps`."""
         return self.config.training.num_train_steps
 
     def layout(self, shape: BatchShape) -> BatchLayout:

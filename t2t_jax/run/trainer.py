@@ -219,7 +219,10 @@ class _Saver:
         return decision
 
     def _proposal(self) -> int:
-        """Propose a checkpoint once when it is due; the processes agree on it some steps later."""
+        """Return `_CHECKPOINT` once when a checkpoint is due, and `_NOTHING` otherwise.
+
+        The processes agree on a proposal some steps later.
+        """
         if notice := self._notices.take():
             warn(f"{host_name()} has a preemption notice ({notice}): the run writes a checkpoint")
             return _CHECKPOINT

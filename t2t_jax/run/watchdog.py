@@ -90,7 +90,10 @@ class Watchdog:
             threading.Event().wait()
 
     def _end_without(self, reason: str, code: int, silent: Sequence[int]) -> None:
-        """Exclude the hosts of silent processes, and report the end of the program by `on_end`."""
+        """Exclude the hosts of silent processes from the next start of the run, and call `on_end`.
+
+        The caller then ends the program.
+        """
         self._exclude(silent)
         self.on_end(reason, code)
 

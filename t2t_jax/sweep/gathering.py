@@ -144,7 +144,10 @@ def _how_far(cell: Cell, history: History) -> str:
 
 
 def mean_budgets(results: Results, reports: Iterable[CellReport]) -> dict[str, Budget]:
-    """Return each variant's mean budget over seeds, counting only the chosen values if tuned."""
+    """Average each variant's budget (FLOPs, tokens, hours) over seeds.
+
+    If tuned, use the chosen values. A field is None if a seed lacks it.
+    """
     budgets = {report.cell.name: report.budget for report in reports if report.result}
     means = {}
     for variant, seeds in results.items():

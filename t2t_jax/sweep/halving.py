@@ -160,7 +160,10 @@ class HalvedGrid:
         return [self._pause(c, rung_of[c.variant], scores) for cells in seeds for c in cells]
 
     def _pause(self, cell: Cell, rung: int, scores: Scores) -> Cell:
-        """Return a cell that pauses at its first unscored rung, or else at the given rung."""
+        """Return the cell, to stop at its first rung (step to score at) without a score.
+
+        It stops at rung `rung` at the latest.
+        """
         # With a held-out seed, a variant may pass a rung before all its seeds have reached it.
         pauses = (step for step in self.steps[:rung] if score_at(scores, cell, step) is None)
         return replace(cell, last_step=next(pauses, self.steps[rung]))

@@ -118,7 +118,10 @@ class PlannedGrid:
 
     @property
     def rows(self) -> dict[str, str]:
-        """Return the variant of each trained row (a variant or its candidate), by row name."""
+        """Map the name of each trained row to its variant.
+
+        With tuning, the rows are candidates of variants; otherwise, each variant is a row.
+        """
         variants = {name: variant for variant, rows in self.candidates.items() for name in rows}
         return variants or {name: name for name in self.grid.variants}
 

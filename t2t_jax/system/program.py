@@ -48,7 +48,10 @@ def run(main: Callable[[Sequence[str]], int]) -> NoReturn:
 
 
 def at_failure(report: Callable[[BaseException], str]) -> None:
-    """Call `report` with each error that ends the program; it returns a prefix of the message."""
+    """Register `report`, which is called with the error that ends the program.
+
+    `report` returns a prefix for the error message on stderr.
+    """
     global _report
     _report = report
 

@@ -128,7 +128,7 @@ class SignalRequest:
     """Record a signal that requests work, such as SIGUSR1, in a `with` block on the main thread."""
 
     def __init__(self, number: int) -> None:
-        """Create an object without a request for the signal `number`."""
+        """Prepare to record the signal `number`; no request is pending at first."""
         self._number, self._is_pending = number, False
         self._previous: _Handler = None
 
@@ -247,7 +247,7 @@ class ProcessState:
     """Save and restore standard streams, working directory, signal handlers and warning filters."""
 
     def __init__(self) -> None:
-        """Save the current state."""
+        """Save the process's current streams, directory, handlers and filters."""
         self._streams = {name: getattr(sys, name) for name in ("stdin", "stdout", "stderr")}
         self._filters = warnings.filters[:]
         self._directory = ""
@@ -256,7 +256,10 @@ class ProcessState:
         self._handlers = {number: signal.getsignal(number) for number in ENDING}
 
     def restore(self) -> None:
-        """Restore the saved state, and wait until pending signals take effect."""
+        """Restore what `__init__` saved, and wait until pending signals take effect.
+
+        New warning filters stay, except "error".
+        """
         # Remove new filters that turn warnings into errors; keep other new filters.
         filters = warnings.filters
         assert isinstance(filters, list)

@@ -161,8 +161,8 @@ def beside_base_model(config: Config, corpus_has: str, paper_has_not: str) -> Pu
     """Return the base model of the paper, to compare with a run of a task that the paper lacks.
 
     Args:
-      corpus_has: a predicate on the corpus, such as "has labels".
-      paper_has_not: a predicate on the paper, such as "predicts no labels".
+      corpus_has: what the report says after the name of the corpus, such as "has labels".
+      paper_has_not: what the report says after "The paper", such as "predicts no labels".
     """
     return PublishedExperiment(
         name="base, English-German",

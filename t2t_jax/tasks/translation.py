@@ -65,7 +65,10 @@ class Translation(TextToText):
         )
 
     def compare_metric(self, records: Sequence[Record]) -> task.PaperComparison:
-        """Report whether a run lacks `tokenized_split_bleu`, the BLEU of the paper."""
+        """Compare the kinds of BLEU in a run's scores with the paper's, `tokenized_split_bleu`.
+
+        Scores without it deviate.
+        """
         fields = {name for record in records for name, value in record.items() if value is not None}
         names = [m.name for m in self.measures if "bleu" in m.field and m.field in fields]
         deviates = bool(records) and _PAPERS_BLEU not in names

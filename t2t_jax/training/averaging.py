@@ -134,7 +134,14 @@ def _choose(
     default_count: int,
     is_averaged: Callable[[int], bool],
 ) -> list[int]:
-    """Choose the steps of the checkpoints to average, oldest first."""
+    """Choose the steps of the checkpoints to average, oldest first.
+
+    Args:
+      available: the steps of the saved checkpoints, oldest first.
+      average: the number of checkpoints; None takes up to `default_count`.
+      step: the newest step to use, or None for the last; "best" takes the last one only.
+      is_averaged: whether averages may use the checkpoint of a step.
+    """
     if average is not None and average < 1:
         raise UserError(f"average={average} is not a number of checkpoints; use 1 for the newest")
     if isinstance(step, int):

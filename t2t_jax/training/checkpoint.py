@@ -358,8 +358,12 @@ class Checkpoints:
 def _together(path: Path, work: Callable[[], _T]) -> _T:
     """Run `work` in each process, and return its result if all processes succeed.
 
+    Args:
+      path: the checkpoint that `work` reads, for error messages.
+
     Raises:
       UnreadableError: in all processes, if one of them cannot read.
+      UserError: another process fails otherwise.
     """
     result, failure = None, None
     try:

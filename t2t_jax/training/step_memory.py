@@ -102,7 +102,10 @@ def _state_size(training: TrainingConfig, model: ModelConfig, vocab_size: int) -
 
 
 def _declared(model: ModelConfig, vocab_size: int) -> Parameters:
-    """Make few boxed shapes that have as many parameters of each kind as the network."""
+    """Make a few shapes, boxed with axis names, to replace the network's.
+
+    They hold as many parameters of each kind.
+    """
     layer_matrices = [*matrices_of_layers(model)]
     tables = [(entries, model.d_model) for entries in model.entries(vocab_size).values()]
     num_others = num_parameters(model, vocab_size)

@@ -84,7 +84,10 @@ def train_vocabulary(
 
 
 def _parts(line: str) -> list[str]:
-    """Cut a line, between words if possible, into parts that SentencePiece does not ignore."""
+    """Cut a line, between words if possible, into parts that SentencePiece accepts.
+
+    It ignores long lines and lines with `_RESERVED`, which becomes a space.
+    """
     line = line.replace(_RESERVED, " ")
     return _PART.findall(line) if len(line.encode()) > _MAX_LINE_BYTES else [line]
 

@@ -22,7 +22,10 @@ _DIGITS_VERSION = "1"
 
 
 def image_splits(name: str, config: DataConfig) -> dict[str, Split]:
-    """Return the splits of npz:FILE or digits: by name; sources are images, targets are labels."""
+    """Return the splits, by name, of the corpus npz:FILE or digits:, and refuse other corpora.
+
+    Sources are images, targets are labels.
+    """
     scheme, _, path = name.partition(":")
     if scheme == "npz" and path:
         return _npz_splits(as_path(os.path.expanduser(path)))

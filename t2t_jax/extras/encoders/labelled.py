@@ -58,7 +58,7 @@ class LabelledText(Examples):
         return np.split(self.source_tokens, self.source_offsets[1:])[:-1]
 
     def shape(self, shape: BatchShape, max_examples: int) -> BatchShape:
-        """Return the batch shape with room for the labels of `max_examples` sentences per row."""
+        """Return `shape` with `target_length` cut to the labels of `max_examples` sentences."""
         max_labels = max_examples * int(self.target_lengths.max())
         return shape._replace(target_length=min(shape.target_length, max_labels))
 

@@ -32,7 +32,10 @@ class EncoderModel(TokenNetwork):
     """A BERT-like encoder-only network over tokens."""
 
     def decoded(self, batch: Batch, base: Context | None = None) -> Float[Array, "b t d_model"]:
-        """Return the encoder output that predicts each target; `base` sets dropout, for example."""
+        """Return, for each target, the encoder output at the source position that predicts it.
+
+        `base` is a context, which sets dropout.
+        """
         x = self.encode(batch.inputs, base)
         return jnp.take_along_axis(x, target_indices(batch)[:, :, None], axis=1)
 

@@ -109,7 +109,11 @@ def _read_vocabulary(path: Path, hf_config: Record) -> tuple[PairedVocabulary, l
 def _import_arrays(
     tensors: places.Tensors, hf_config: Record, model: ModelConfig, id_tables: list[places.Order]
 ) -> places.NamedArrays:
-    """Yield the parameters with t2t_jax names and ids, but with the channel order of the file."""
+    """Yield the parameters with t2t_jax names and ids, but with the channel order of the file.
+
+    Args:
+      id_tables: the file's ids of source and of target entries.
+    """
     source_ids, target_ids, width = *id_tables, hf_config["d_model"]
     is_shared, is_tied = hf_config[_SHARED], hf_config[_TIED]
     matrix_name = "model.shared.weight" if is_shared else _COPIES[1]

@@ -129,7 +129,7 @@ class Tensors:
         return array
 
     def take_copy(self, name: str, original: Float32[np.ndarray, "..."]) -> None:
-        """Take an optional copy of an array; raise a `UserError` if it differs from `original`."""
+        """Read the array `name`, if present; raise a `UserError` if it differs from `original`."""
         if name in self and not np.array_equal(self.take(name), original):
             raise UserError(
                 f"{self.file} has an array {name} that differs from the shared embedding matrix; "

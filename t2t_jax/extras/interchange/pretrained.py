@@ -84,9 +84,10 @@ def read_pretrained_config(
 def encoder_decoder_fields(
     activation: str, *, scaled: bool = False, attention_dropout: float = 0.0
 ) -> Counterparts:
-    """Return the counterparts of config.json fields in Marian, M2M100, mBART and BART.
+    """Map config.json fields of Marian, M2M100, mBART and BART to their t2t_jax counterparts.
 
-    The arguments are defaults of the fields.
+    The arguments are values for a config.json without `activation_function`, `scale_embedding` or
+    `attention_dropout`.
     """
     return {
         "d_model": Counterpart("d_model", model_files.SIZE),

@@ -80,7 +80,7 @@ def _shard_splits(name: str, config: DataConfig, languages: tuple[str, ...]) -> 
 
 
 def _patterns(pattern: str, languages: Sequence[str] = ()) -> dict[str, list[str]]:
-    """Return each split's path patterns, also for synonyms such as validation."""
+    """Return globs by split: replace `{split}`, also by synonyms, and `{language}` in `pattern`."""
     patterns = {}
     for split in SPLITS if "{split}" in pattern else ("train",):
         names = (split, *_SYNONYMS.get(split, ()))

@@ -171,7 +171,7 @@ class PreparedPieces(parts.Parts):
         return self.text.examples(empty).shape(shape, max_examples)
 
     def packing_key(self, seed: int, part: int) -> tuple[int, int]:
-        """Return the packing seed, which all runs share, and the index of the piece."""
+        """Return two seeds for packing a piece: a constant of all runs, not `seed`, and `part`."""
         return _PACKING_SEED, part
 
     def row_counts(self, form: layout.Form, count: parts.CountRows) -> parts.RowCounts:

@@ -193,10 +193,10 @@ def read_targets(workdir: Path) -> dict[Target, str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Check the target in the first argument, or send it the run in the second argument.
+    """Check the target TRACKER:PROJECT in the first argument, or send it the run in the second.
 
-    A line on standard input ends the process, which ignores stop signals. Its output goes to
-    RUN/trackers/TRACKER.log.
+    Without a second argument, a run directory, it only checks. A line on standard input ends the
+    sending, which ignores stop signals and writes its output to RUN/trackers/TRACKER.log.
     """
     for signal_number in (*ENDING, signal.SIGUSR1):  # Slurm signals every process of a job
         signal.signal(signal_number, signal.SIG_IGN)

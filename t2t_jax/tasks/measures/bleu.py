@@ -79,7 +79,7 @@ class CorpusScores:
         return self.bleu
 
     def __str__(self) -> str:
-        """Return one line with both BLEU scores and the signature of BLEU."""
+        """Return one line: sacreBLEU's score and signature, and `tokenized_split_bleu`."""
         return (
             f"BLEU {self.bleu:.2f} ({self.bleu_signature})  "
             f"tokenized_split_bleu {self.tokenized_split_bleu:.2f}"
@@ -101,7 +101,7 @@ class ScoresWithMetric(CorpusScores):
         return self.metric_score
 
     def __str__(self) -> str:
-        """Return one line with the metric, both BLEU scores and the signature of BLEU."""
+        """Return one line: metric, sacreBLEU's score and signature, and `tokenized_split_bleu`."""
         return f"{self.metric} {self.metric_score:.4g}  {super().__str__()}"
 
 

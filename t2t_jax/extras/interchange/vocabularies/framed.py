@@ -212,6 +212,8 @@ def framed_vocabulary(
 ) -> FramedVocabulary:
     """Make a vocabulary that adds tags to the ids of a text vocabulary.
 
+    All ids except `first` are ids of `text`.
+
     Args:
       text: the text vocabulary, which contains the tags and serializes to JSON.
       source: the tags before a source, and the tags after it, with the end of sentence;
@@ -219,8 +221,9 @@ def framed_vocabulary(
       target: the tags before a target.
       silent: the ids of entries without text.
       languages: the tag id of each language code.
-      pair: the source and target language codes.
-      first: the ids that the first entries had in the imported model.
+      pair: the codes, in `languages`, of the source language and the target language.
+      first: the ids in the imported model of the entries that t2t_jax moved to the front, such as
+        padding; the other entries keep their order.
 
     Raises:
       ValueError: the arguments do not fit together.
