@@ -178,7 +178,7 @@ class Rows(dict[str, Row]):
 
     @property
     def choice(self) -> object:
-        """Return the type of fields that name rows: a `Literal`; with plugins, also `str`."""
+        """Return the type of config fields naming a row: a `Literal`; with plugins, also `str`."""
         built_in: object = Literal[self.names]
         return built_in | str if self._plugin_field else built_in
 

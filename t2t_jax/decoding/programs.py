@@ -68,7 +68,10 @@ class Sizes(NamedTuple):
 
 
 class Work(NamedTuple):
-    """The arrays of a group of sentences under decoding, one per row: search and sources."""
+    """The device arrays of a group of sentences under decoding.
+
+    Each row is one sentence's search and encoded source.
+    """
 
     state: hypotheses.SearchState
     """The search for each sentence."""

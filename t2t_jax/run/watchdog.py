@@ -167,7 +167,7 @@ class Watchdog:
     def _exclude(self, behind: Sequence[int]) -> None:
         """Append the hosts of processes `behind` to the list of hosts that the next start excludes.
 
-        Only the lowest other process writes.
+        Only the lowest-numbered other process writes.
         """
         if not behind or jax.process_index() != min({*range(jax.process_count())} - {*behind}):
             return

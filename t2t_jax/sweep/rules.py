@@ -44,7 +44,7 @@ class _Rules(TypedDict):
 class GridRules:
     """The rules of a sweep: pause weak variants early (halving), and try values of fields (tuning).
 
-    By default, all cells train to the end.
+    By default, all seeds of all variants train fully.
     """
 
     halving: str | None = None
