@@ -219,7 +219,7 @@ class Batches:
     def _layout_rows(
         self, portions: Portions, index: int, positions: Int32[np.ndarray, " rows"]
     ) -> Int32[np.ndarray, " rows"]:
-        """Map positions in the reading order of part `index` of `portions` to row indices of its layout.
+        """Map positions in the reading order of part `index` of `portions` to rows of its layout.
 
         Each pass is one random order.
         """
@@ -311,7 +311,7 @@ class Batches:
     def _rows_before(
         self, passes: Float[np.ndarray, " n"], parts: Int[np.ndarray, " n"]
     ) -> Int64[np.ndarray, "n classes"]:
-        """Count the rows of each class (batch shape) in the first `passes[i]` passes over `parts[i]`.
+        """Count the rows of each class (batch shape) in the first passes over each part.
 
         Args:
           passes: the number of passes over each part; 1.5 is one random order and half of another.
