@@ -130,7 +130,7 @@ def _rows(name: str, ids: Any) -> Int32[Array, "b t"]:
         rows = [np.asarray(sentence) for sentence in ids]
         if all(row.ndim == 1 and (not row.size or row.dtype.kind in "iu") for row in rows):
             ids = padded([row.tolist() for row in rows], len(rows), max(map(len, rows), default=0))
-    # Without a dtype, the input is no array: an empty stand-in fails the check below.
+    # Without a dtype, the input is not an array: an empty stand-in fails the check below.
     array = jnp.asarray(ids) if hasattr(ids, "dtype") else jnp.zeros(0)
     if array.ndim != 2 or not jnp.issubdtype(array.dtype, jnp.integer):
         raise UserError(

@@ -69,7 +69,7 @@ def command_class(name: str) -> type:
     kind: type = load(reference)
     if not is_dataclass(kind):
         raise UserError(
-            f"plugin command {reference} is no dataclass; decorate it, or uninstall the plugin"
+            f"plugin command {reference} is not a dataclass; decorate it, or uninstall the plugin"
         )
     return with_plugins(kind, name)
 

@@ -54,7 +54,7 @@ class InitCommand:
         for flag, language in (("source", self.source), ("target", self.target)):
             if not _LANGUAGE.fullmatch(language):
                 raise UserError(
-                    f"--{flag} {quote(language)} is no language; give the suffix of your text "
+                    f"--{flag} {quote(language)} is not a language; give the suffix of your text "
                     "files, such as de for train.de"
                 )
         if self.source == self.target:

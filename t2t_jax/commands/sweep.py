@@ -224,7 +224,7 @@ class SweepCommand:
             raise UserError("--base selects the baseline of the table; give it with --report")
         if self.base not in grid.variants:
             hint = did_you_mean(self.base, grid.variants, f"it has {', '.join(grid.variants)}")
-            raise UserError(f"--base {quote(self.base)} is no variant of the grid; {hint}")
+            raise UserError(f"--base {quote(self.base)} is not a variant of the grid; {hint}")
         return grid._replace(compared_with=self.base)
 
     def _num_seeds(self) -> int:

@@ -108,7 +108,7 @@ def _range_of(field: str, text: str) -> "Range":
         interval.check()
     except ValueError:
         raise UserError(
-            f"--tune {field}={text} is no range for a sampler; write it as 0.5:2:log or 0:0.3:lin"
+            f"--tune {field}={text} is not a range for a sampler; write it as 0.5:2:log or 0:1:lin"
         ) from None
     return interval
 

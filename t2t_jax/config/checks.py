@@ -162,7 +162,7 @@ def _type_name(kind: type) -> str:
 
 
 def _is_one_of(value: object, *kinds: type) -> bool:
-    """Return whether a value has one of the types; an int is a float, a bool is no number."""
+    """Return whether a value has one of the types; an int is a float, a bool is not a number."""
     if any(value in get_args(kind) for kind in kinds if get_origin(kind) is Literal):
         return True
     plain_kinds = tuple(kind for kind in kinds if get_origin(kind) is not Literal)

@@ -180,7 +180,7 @@ class Translator:
             )
         if not isinstance(self.model.sources, TokenSources):
             raise UserError(
-                f"the model was trained with data.task={data.task}, whose sources are no text; "
+                f"the model was trained with data.task={data.task}, whose sources are not text; "
                 "evaluate it on a split of its corpus"
             )
 

@@ -148,5 +148,5 @@ def bytes_of_a_device(tree: object) -> int:
 
 
 def gib(size: int | None) -> str:
-    """Format a number of bytes in GiB; None is unknown."""
+    """Format a number of bytes in GiB; None means unknown."""
     return "not known" if size is None else f"{size / 2**30:,.1f} GiB"

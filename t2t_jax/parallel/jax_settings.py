@@ -89,7 +89,7 @@ def result_settings() -> dict[str, str]:
 #     (default 30 MiB): with 8 MiB, big takes 0.1 ms less on H200 under fsdp, in 56 instead of 22
 #     transfers, but the bound ignores the cost to start a transfer; base gains nothing. 1 GiB,
 #     which guides recommend, takes 0.9 ms more, because transfers start only after all gradients.
-#   xla_gpu_pipeline_all_gather and siblings: they pipeline loops, and our layers are no loop.
+#   xla_gpu_pipeline_all_gather and siblings: they pipeline loops, and our layers are not a loop.
 # XLA already sets xla_gpu_enable_command_buffer (kernels, matmuls, cuDNN) with
 #   xla_gpu_graph_min_graph_size=5, and xla_gpu_enable_highest_priority_async_stream.
 # TPUs: async collective fusion (xla_tpu_enable_async_collective_fusion and its siblings),

@@ -43,7 +43,7 @@ def encoder_states(
       UserError: the model has no text encoder or is an ensemble, or a line is too long.
     """
     if not isinstance(translator, Translator):
-        raise TypeError(f"{translator!r:.80} is no model; give one that t2t_jax.load returns")
+        raise TypeError(f"{translator!r:.80} is not a model; give one that t2t_jax.load returns")
     translator.check_process()
     network = _network(translator)
     tokens = _sources(translator, arguments.texts(lines, "lines", first_line), first_line)

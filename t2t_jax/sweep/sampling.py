@@ -41,7 +41,7 @@ class Range:
         least = 1e-30 if self.scale == "log" else -_FARTHEST
         if self.scale not in ("log", "lin") or not least <= self.low < self.high <= _FARTHEST:
             raise UserError(
-                f"{self.low}:{self.high}:{self.scale} is no range; give two ends up to "
+                f"{self.low}:{self.high}:{self.scale} is not a range; give two ends up to "
                 f"{_FARTHEST}, the lower one first and above 0 for log, and log or lin"
             )
 

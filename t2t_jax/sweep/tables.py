@@ -128,7 +128,7 @@ def write_tables(
     comparison = compare(grid, results, context.diverged, context.other_code, comparisons)
     rows = [*comparison.rows]
     tables = [grid_table(comparison, context), *contrast_tables(comparison), *context.tables]
-    notes = _definitions(comparison)[:1]  # the second score is no column of table.tex
+    notes = _definitions(comparison)[:1]  # the second score is not a column of table.tex
     notes += [*context.notes, *_notes_on_code(rows)]
     main_latex = grid_latex(tables[0].caption, rows, columns, notes)
     records = [

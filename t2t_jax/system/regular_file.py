@@ -18,7 +18,7 @@ def regular(path: Path) -> Path:
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if not stat.S_ISREG(mode):
-        raise OSError(errno.EINVAL, "it is no regular file, but a pipe or a device", str(path))
+        raise OSError(errno.EINVAL, "it is not a regular file, but a pipe or a device", str(path))
     return path
 
 

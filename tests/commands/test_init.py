@@ -74,7 +74,7 @@ def test_the_script_is_for_every_shell_and_its_commands_are_commands(project, mo
         ([], "t2t-jax init lacks DIR; see --help"),
         (["mine"], "mine already has config.py, README.md, run.sh; move these, or"),
         (["mine/run.sh"], "cannot write mine/run.sh"),
-        (["new", "--source", "a/b"], "--source 'a/b' is no language"),
+        (["new", "--source", "a/b"], "--source 'a/b' is not a language"),
         (["new", "--target", "en"], "--source and --target are both 'en'; give two languages"),
         (["s3://bucket/new"], "is in a bucket; name a directory of this machine"),
     ],

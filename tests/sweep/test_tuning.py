@@ -148,7 +148,7 @@ def test_a_best_value_at_the_end_of_its_range_is_known():
         (GridRules(None, RANGE, "hyperopt", 2), "no --sampler 'hyperopt'; there are optuna:tpe"),
         (GridRules(None, TUNE, "optuna:tpe", 3), "0.5,1,2 is not for a sampler; write 0.5:2:"),
         (GridRules(None, {FACTOR: Range(1, 10**400, "lin")}, "optuna:tpe", 3), "up to 1e.300"),
-        (GridRules(None, {FACTOR: Range(2, 1, "log")}, "optuna:tpe", 3), "2:1:log is no range"),
+        (GridRules(None, {FACTOR: Range(2, 1, "log")}, "optuna:tpe", 3), "2:1:log is not a range"),
     ],
 )
 def test_rules_that_do_not_fit_are_refused(tmp_path, rules, message):
@@ -163,9 +163,9 @@ def test_rules_that_do_not_fit_are_refused(tmp_path, rules, message):
         ("model.d_f=1", False, "unknown config field 'model.d_f'; did you mean model"),
         ("model.d_ff=32:1:log3", False, r"--tune model\.d_ff=32:1:log3 is an empty range"),
         ("model.d_ff=32:64:log", False, r"=32:64:log is an empty range; write LOW:HIGH:logN"),
-        ("model.d_ff=32:64:log3", True, "log3 is no range for a sampler; write it as"),
-        (f"{FACTOR}=0:1:log", True, "0:1:log is no range for a sampler"),
-        (f"{FACTOR}=nan:1:lin", True, "nan:1:lin is no range for a sampler"),
+        ("model.d_ff=32:64:log3", True, "log3 is not a range for a sampler; write it as"),
+        (f"{FACTOR}=0:1:log", True, "0:1:log is not a range for a sampler"),
+        (f"{FACTOR}=nan:1:lin", True, "nan:1:lin is not a range for a sampler"),
     ],
 )
 def test_values_of_a_flag_are_refused_by_its_name(text, for_sampler, message):

@@ -56,7 +56,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
 
 def test_a_named_pipe_is_refused_at_once(tmp_path):
     os.mkfifo(tmp_path / "pipe.json")
-    with pytest.raises(UserError, match=r"pipe\.json cannot be read: it is no regular file"):
+    with pytest.raises(UserError, match=r"pipe\.json cannot be read: it is not a regular file"):
         read_object(tmp_path / "pipe.json", SCHEMA, "remove it")
 
 

@@ -167,7 +167,7 @@ def test_a_named_pipe_is_not_waited_for(kind, file, tmp_path):
         (place / "model.safetensors").unlink()
     (place / file).unlink(missing_ok=True)
     os.mkfifo(place / file)
-    with pytest.raises(UserError, match=rf"{file}.* (no regular file|pipe)|has no {file}"):
+    with pytest.raises(UserError, match=rf"{file}.* (not a regular file|pipe)|has no {file}"):
         read_model(MODELS.get(kind, ("", kind))[1], place)
 
 

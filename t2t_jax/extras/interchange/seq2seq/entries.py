@@ -154,7 +154,7 @@ def _read_sentencepiece(file: Path) -> tuple[dict[str, int], dict[str, int]]:
     try:
         extra_ids = {token["content"]: int(token_id) for token_id, token in tokens.items()}
     except ValueError as error:
-        raise UserError(f"{path / SETTINGS} has an added token whose id is no number") from error
+        raise UserError(f"{path / SETTINGS} has an added token whose id is not a number") from error
     next_id = max(ids.values(), default=0) + 1
     for token_id, name in enumerate(_extra_tokens(path), next_id):
         extra_ids.setdefault(name, token_id)
