@@ -219,9 +219,9 @@ def _bound_lines(report: StepReport) -> Iterator[str]:
 def format_search(report: SearchReport) -> Iterator[str]:
     """Yield the lines of a report on a decoding step."""
     beam_size = report.beam_size
-    search = f"beam search with beam size {beam_size}" if beam_size > 1 else "greedy search"
+    algorithm = f"beam search with beam size {beam_size}" if beam_size > 1 else "greedy search"
     yield (
-        f"a step of {search} for {report.sentences} sentences, {SOURCE_LENGTH} source positions "
+        f"a step of {algorithm} for {report.sentences} sentences, {SOURCE_LENGTH} source positions "
         f"and room for {ROOM} output positions; compiled in {report.compile_seconds:.1f} s"
     )
     min_bytes = report.weight_bytes + report.cache_bytes

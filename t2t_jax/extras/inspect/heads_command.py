@@ -75,13 +75,13 @@ class HeadsCommand(RunFlags):
         from t2t_jax.extras.inspect.pruning import heads_to_prune, prune_run
 
         importance = importance_of_heads(translator, self.split, num_sentences=self.num_sentences)
-        heads = heads_to_prune(importance, share)
-        prune_run(self.workdir, out, heads, average=self.average, step=self.step)
+        pruned_heads = heads_to_prune(importance, share)
+        prune_run(self.workdir, out, pruned_heads, average=self.average, step=self.step)
         model = translator.config.model
         num_heads = sum(array.size for array in importance)
         print_result(
-            f"{out} has the model without {len(heads)} of {num_heads} heads ({model.num_heads} in "
-            "each attention before)"
+            f"{out} has the model without {len(pruned_heads)} of {num_heads} heads "
+            f"({model.num_heads} in each attention before)"
         )
         return 0
 

@@ -68,14 +68,14 @@ def remove_heads(model: portable.PortableModel, heads: list[Head]) -> portable.P
     return dataclasses.replace(model, config=config, arrays=arrays)
 
 
-def prune_run(workdir: Path, out: Path, heads: list[Head], **checkpoint: int | str | None) -> None:
+def prune_run(workdir: Path, out: Path, heads: list[Head], **options: int | str | None) -> None:
     """Remove attention heads from the model of a run, and write the result as a new run.
 
     Args:
       out: the new run directory, which must be empty or missing.
-      checkpoint: the arguments `average` and `step` of `t2t_jax.load`.
+      options: the arguments `average` and `step` of `t2t_jax.load`.
     """
-    model = portable.portable_model(workdir, **checkpoint)  # type: ignore[arg-type]
+    model = portable.portable_model(workdir, **options)  # type: ignore[arg-type]
     names = [f"{name} {layer + 1}:{head + 1}" for name, layer, head in sorted(heads)]
     origin = {"format": "pruned", "path": str(workdir), "heads": names}
     runs.write_run(remove_heads(model, heads), out, origin)

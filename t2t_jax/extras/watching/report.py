@@ -422,12 +422,12 @@ def _mfu_note(goodput: Goodput) -> str:
 
 
 def _job_row(number: int, job: Record) -> Row:
-    first_step, last_step = job["first_step"], job["step"]
+    start_step, last_step = job["first_step"], job["step"]
     return (
         str(number),
         time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(job["begun"])),
         f"{job.get('host', UNKNOWN)}, {job['devices']} × {job.get('kind', UNKNOWN)}",
-        f"{first_step + 1:,} to {last_step:,}" if last_step > first_step else "none",
+        f"{start_step + 1:,} to {last_step:,}" if last_step > start_step else "none",
         f"{job['repeated']:,}",
         duration(sum(job["seconds"].values()) - job["seconds"][BETWEEN]),
         job["ended"] or "not recorded: killed or still running",

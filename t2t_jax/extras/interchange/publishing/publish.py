@@ -104,12 +104,12 @@ def _fill(command: PublishCommand, source: Path, licence: str | None, directory:
 
 def _copy_state(source: Path, directory: Path) -> None:
     """Copy the newest checkpoint, the best parameters and the log of a run to a directory."""
-    for name in (CHECKPOINTS, BEST):
-        steps = steps_of_run(source, name)
-        if not steps and name == CHECKPOINTS:
+    for subfolder in (CHECKPOINTS, BEST):
+        steps = steps_of_run(source, subfolder)
+        if not steps and subfolder == CHECKPOINTS:
             raise UserError(f"{source} has no checkpoint to resume from; omit --with-state")
         for step in steps[-1:]:
-            checkpoint, copy = source / name / str(step), directory / name / str(step)
+            checkpoint, copy = source / subfolder / str(step), directory / subfolder / str(step)
             if isinstance(checkpoint, bucket.BucketPath):
                 bucket.fetch_tree(checkpoint, copy)
             else:

@@ -88,11 +88,11 @@ def unused(token_id: int) -> str:
     return f"<unused {token_id}>"
 
 
-def read_entries(path: Path, size: int) -> Entries:
+def read_entries(path: Path, vocab_size: int) -> Entries:
     """Read the vocabulary entries of the model in a directory.
 
     Args:
-      size: the number of rows of the embedding matrix.
+      vocab_size: the number of rows of the embedding matrix.
     """
     file = path / TOKENIZER
     if file.exists():
@@ -101,16 +101,16 @@ def read_entries(path: Path, size: int) -> Entries:
         file = path / SENTENCEPIECE
         ids, textless = _read_sentencepiece(file)
     names = {hf_id: name for name, hf_id in ids.items()}
-    if len(names) != len(ids) or not all(0 <= hf_id < size for hf_id in names):
+    if len(names) != len(ids) or not all(0 <= hf_id < vocab_size for hf_id in names):
         raise UserError(
             f"{path} does not give each of {len(ids):,} entries an id of its own below "
-            f"vocab_size={size:,}, which config.json sets; copy the files of one model"
+            f"vocab_size={vocab_size:,}, which config.json sets; copy the files of one model"
         )
     for name in (places.PAD, places.END, places.UNKNOWN):
         if name not in ids:
             raise UserError(f"{file} has no entry {name}, which every model needs; copy it again")
-    pieces = [names.get(hf_id, unused(hf_id)) for hf_id in range(size)]
-    silent = {hf_id for hf_id in range(size) if hf_id not in names} | set(textless.values())
+    pieces = [names.get(hf_id, unused(hf_id)) for hf_id in range(vocab_size)]
+    silent = {hf_id for hf_id in range(vocab_size) if hf_id not in names} | set(textless.values())
     languages = {
         (match[1] or match[2]): hf_id
         for name, hf_id in sorted(textless.items(), key=lambda item: item[1])
