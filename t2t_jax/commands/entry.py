@@ -74,13 +74,13 @@ def command_class(name: str) -> type:
     return with_plugins(kind, name)
 
 
-def command_of(kind: type[_Flags], flags: Sequence[str], program: str) -> _Flags:
+def command_of(kind: type[_Flags], args: Sequence[str], program: str) -> _Flags:
     """Parse the flags of a command into its dataclass.
 
     Raises:
       UserError: a flag or a value is wrong, or there are no flags and the dataclass has `advice`.
     """
-    if not flags and (advice := getattr(kind, "advice", "")):
+    if not args and (advice := getattr(kind, "advice", "")):
         raise UserError(advice.format(program=program))
     make_command: Callable[..., _Flags] = kind
 
@@ -88,7 +88,7 @@ def command_of(kind: type[_Flags], flags: Sequence[str], program: str) -> _Flags
         config = stored_config(resolve_run(line.run)) if line.run else None
         return make_command(decoding=(config or Config()).decoding)
 
-    return parse_flags(kind, flags, program, from_run if issubclass(kind, DecodingFlags) else None)
+    return parse_flags(kind, args, program, from_run if issubclass(kind, DecodingFlags) else None)
 
 
 def describe_commands(program: str = "t2t-jax") -> str:

@@ -43,12 +43,13 @@ def all_commands() -> Mapping[str, Mapping[str, str]]:
 
 def command_reference(name: str) -> str:
     """Return the object reference of the dataclass of a command, as MODULE:NAME."""
-    file = identifier(name)
-    kind = "".join(map(str.capitalize, file.split("_"))) + "Command"
+    module_name = identifier(name)
+    class_name = "".join(map(str.capitalize, module_name.split("_"))) + "Command"
     if name in _NAMES:
-        return f"t2t_jax.commands.{file}:{kind}"
+        return f"t2t_jax.commands.{module_name}:{class_name}"
     plugin = next(plugin for plugin in plugins() if name in plugin.commands)
-    return f"{plugin.home}.{file}_command:{kind}".removeprefix(".")  # of a single module
+    # A plugin in a single module has no home package.
+    return f"{plugin.home}.{module_name}_command:{class_name}".removeprefix(".")
 
 
 def identifier(name: str) -> str:

@@ -122,10 +122,10 @@ class EncoderAndDecoder(WithEncoder, WithDecoder, WithTokens):
         encoder_constants, decoder_constants = (1.0, 1.0), self.deep_norm(3 * m, 12 * m)
         if self.norm_order == "deep":
             encoder_constants = 0.81 * (n**4 * m) ** (1 / 16), 0.87 * (n**4 * m) ** (-1 / 16)
-        source, itself, cross = map(self.attention_of, PARTS)
+        encoder, decoder, cross = map(self.attention_of, PARTS)
         return (
-            Stack(n, True, False, source, None, *encoder_constants, False, self.depth_multiple(n)),
-            Stack(m, False, True, itself, cross, *decoder_constants, True, self.depth_multiple(m)),
+            Stack(n, True, False, encoder, None, *encoder_constants, False, self.depth_multiple(n)),
+            Stack(m, False, True, decoder, cross, *decoder_constants, True, self.depth_multiple(m)),
         )
 
     @cached_property
@@ -171,10 +171,10 @@ class DecoderOnlyConfig(WithDecoder, WithTokens):
     def stacks(self) -> tuple[Stack, ...]:
         """Return the decoder, which reads sources and targets."""
         m = self.num_decoder_layers
-        itself, constants = self.attention_of("decoder"), self.deep_norm(2 * m, 8 * m)
+        self_attention, constants = self.attention_of("decoder"), self.deep_norm(2 * m, 8 * m)
         is_causal = not self.prefix_attention
         depth = self.depth_multiple(m)
-        return (Stack(m, True, True, itself, None, *constants, is_causal, depth),)
+        return (Stack(m, True, True, self_attention, None, *constants, is_causal, depth),)
 
     @property
     def longest_sentence(self) -> float:
@@ -191,8 +191,8 @@ class EncoderAloneConfig(WithEncoder):
         """Return the encoder."""
         n = self.num_encoder_layers
         constants = self.deep_norm(2 * n, 8 * n)
-        itself, depth = self.attention_of("encoder"), self.depth_multiple(n)
-        return (Stack(n, True, False, itself, None, *constants, False, depth),)
+        self_attention, depth = self.attention_of("encoder"), self.depth_multiple(n)
+        return (Stack(n, True, False, self_attention, None, *constants, False, depth),)
 
 
 @dataclass(frozen=True)

@@ -334,9 +334,9 @@ class Batches:
         rng = _row_stream(self._seed, epoch, int(parts[0]), int(copies[0]), stream_index)
         # `_make_order` draws the first numbers of this stream for the rows of the first part.
         rng.random_raw(int(self._counts[parts[0]].sum()), output=False)
-        batches = shuffled_within(np.zeros(len(window.cuts.classes), np.uint8), rng)
+        batch_order = shuffled_within(np.zeros(len(window.cuts.classes), np.uint8), rng)
         rows = _spread_rows(window, self._counts[parts], rng)
-        return _Plan(epoch, window_index, window, rows, batches)
+        return _Plan(epoch, window_index, window, rows, batch_order)
 
     def _make_order(self, epoch: int, part: int, copy: int) -> Int32[np.ndarray, " rows"]:
         """Return the rows of a part sorted by class (batch shape), in random order within a class.

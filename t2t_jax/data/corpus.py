@@ -134,11 +134,11 @@ def _provided_splits(function: str, name: str, config: DataConfig) -> dict[str, 
     return plugins.load(function)(name, config)
 
 
-def tree_splits(name: str, config: DataConfig) -> dict[str, Split]:
+def tree_splits(corpus_name: str, config: DataConfig) -> dict[str, Split]:
     """Return the splits of sentences and their trees, such as `trees:DIR`, by name."""
-    paths = name.partition(":")[2].split("+")
+    paths = corpus_name.partition(":")[2].split("+")
     if not all(paths):
-        raise _unknown_corpus(name)
+        raise _unknown_corpus(corpus_name)
     main_dir, *train_directories = map(text_files.corpus_directory, paths)
     files = {
         name: [file] for name in SPLITS if (file := text_files.find_text(main_dir, f"{name}.mrg"))

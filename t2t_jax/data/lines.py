@@ -78,17 +78,17 @@ def _open(path: Path) -> Iterator[gzip.GzipFile | io.BufferedReader]:
 def survey(path: Path) -> Survey:
     """Count the lines of a file and hash its content, in one pass."""
     check_regular(path)
-    digest, num_newlines, block, has_returns = hashlib.sha256(), 0, b"\n", False
+    hasher, num_newlines, block, has_returns = hashlib.sha256(), 0, b"\n", False
     with _open(path) as file:
         for block in iter(partial(file.read, 1 << 20), b""):
             if not num_newlines and not has_returns:
                 _check_encoding(path, block)
-            digest.update(block)
+            hasher.update(block)
             newlines = block.count(b"\n")
             has_returns = has_returns or (not newlines and b"\r" in block.rstrip(b"\r"))
             num_newlines += newlines
     _check_ends(path, bool(num_newlines), has_returns)
-    return Survey(num_newlines + (not block.endswith(b"\n")), digest.hexdigest())
+    return Survey(num_newlines + (not block.endswith(b"\n")), hasher.hexdigest())
 
 
 def read_lines(path: Path, expected: Survey | None = None) -> Iterator[str]:
@@ -97,12 +97,12 @@ def read_lines(path: Path, expected: Survey | None = None) -> Iterator[str]:
     Raises:
       UserError: the number of lines or the hash differs from the expected survey.
     """
-    num_read, digest = 0, hashlib.sha256()
+    num_read, hasher = 0, hashlib.sha256()
 
     def blocks() -> Iterator[bytes]:
         for block in blocks_of(file, path):
             if expected is not None:
-                digest.update(block)
+                hasher.update(block)
             yield block
 
     with _open(path) as file:
@@ -111,7 +111,7 @@ def read_lines(path: Path, expected: Survey | None = None) -> Iterator[str]:
             if expected is not None and num_read > expected.num_lines:
                 raise change_error(path)
             yield from lines
-    if expected is not None and digest.hexdigest() != expected.digest:
+    if expected is not None and hasher.hexdigest() != expected.digest:
         raise change_error(path)
 
 

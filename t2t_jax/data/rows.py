@@ -186,7 +186,7 @@ def random_bits(
       count: the number of 64-bit integers for each row.
     """
     bits = [
-        np.random.Philox(key=stream, counter=[0, index, rows.step, 0]).random_raw(count)
-        for index in rows.numbers.tolist()
+        np.random.Philox(key=stream, counter=[0, row_number, rows.step, 0]).random_raw(count)
+        for row_number in rows.numbers.tolist()
     ]
     return np.array(bits, np.uint64).reshape(len(bits), count)

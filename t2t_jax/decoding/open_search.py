@@ -143,12 +143,12 @@ class OpenSearch:
         self._queue: list[_Request] = []  # a heap
         self._queue_changed = threading.Condition()
         self._closed, self._num_requests = False, 0
-        groups = range(num_groups(self._rows, mesh))
-        self._live: list[dict[int, _Request]] = [{} for _ in groups]
+        group_indices = range(num_groups(self._rows, mesh))
+        self._live: list[dict[int, _Request]] = [{} for _ in group_indices]
         serve = interceptors.in_other_thread(self._serve)
         self._threads = [
-            threading.Thread(target=serve, args=(group,), name=f"search-{group}", daemon=True)
-            for group in groups
+            threading.Thread(target=serve, args=(index,), name=f"search-{index}", daemon=True)
+            for index in group_indices
         ]
         for thread in self._threads:
             thread.start()
@@ -275,11 +275,11 @@ class OpenSearch:
     def _new_group(self, rows: int, length: int) -> RowGroup:
         return RowGroup(self._search, self._inputs, self._sizes(rows, length))
 
-    def _serve(self, index: int) -> None:
+    def _serve(self, group_index: int) -> None:
         """Run the group of rows with this index until the search is closed."""
         group: RowGroup | None = None
-        live = self._live[index]
-        while (arrivals := self._next_arrivals(index, len(live))) is not None:
+        live = self._live[group_index]
+        while (arrivals := self._next_arrivals(group_index, len(live))) is not None:
             live |= {request.number: request for request in arrivals}
             try:
                 group = self._resized(group, [request.sentence for request in arrivals])
@@ -309,18 +309,18 @@ class OpenSearch:
             group.release(number)
             del live[number]
 
-    def _next_arrivals(self, index: int, num_live: int) -> list[_Request] | None:
-        """Wait, and pop requests for group `index`; return None once the search has ended."""
+    def _next_arrivals(self, group_index: int, num_live: int) -> list[_Request] | None:
+        """Wait, and pop requests for group `group_index`; return None once the search has ended."""
         with self._queue_changed:
             while not (self._queue or num_live or self._closed):
                 self._queue_changed.wait()
             if self._closed and not (self._queue or num_live):
                 return None
             num_free = self._rows - num_live
-            requests = self._pop_due(_CANDIDATES_PER_ROW * num_free if index else num_free)
+            requests = self._pop_due(_CANDIDATES_PER_ROW * num_free if group_index else num_free)
             # The second group prefers short sentences, whose arrays are smaller. Long sentences
             # then gather in the first group, which takes requests by due time.
-            if index:
+            if group_index:
                 requests.sort(key=self._preference)
             for request in requests[num_free:]:
                 request.num_skips += 1

@@ -61,15 +61,15 @@ def hashes(
 
 def hashes_at(
     indices: UInt32[Array, "1 *inner"],
-    rows: int,
+    num_rows: int,
     bits: UInt32[Array, "2"],
     first_row: UInt32[Array, ""],
-) -> tuple[UInt32[Array, "1 *inner"], UInt32[Array, "{rows} *ones"]]:
+) -> tuple[UInt32[Array, "1 *inner"], UInt32[Array, "{num_rows} *ones"]]:
     """Hash a slice of an array that does not fit in memory, for `combine_hashes`.
 
     Args:
       indices: flat indices of the slice's elements within a row of the full array.
-      rows: number of rows.
+      num_rows: number of rows.
       bits: 64 random bits from the PRNG key.
       first_row: global index of the first row.
 
@@ -77,8 +77,8 @@ def hashes_at(
       The hash of each index, in the shape of `indices`; and of each row, `[rows, 1, ...]`.
     """
     low_bits, high_bits = bits
-    row_indices = jax.lax.iota(jnp.uint32, rows) + first_row
-    row_hashes = _mix(row_indices ^ high_bits).reshape(rows, *[1] * (indices.ndim - 1))
+    row_indices = jax.lax.iota(jnp.uint32, num_rows) + first_row
+    row_hashes = _mix(row_indices ^ high_bits).reshape(num_rows, *[1] * (indices.ndim - 1))
     return _mix(indices ^ low_bits), row_hashes
 
 

@@ -42,22 +42,22 @@ def _forward(
     plain_sums: bool,
 ) -> tuple[Float[Array, "*t d"], _Residuals]:
     mean, variance = (_moments_by_sums if plain_sums else _mean_and_variance)(x)
-    inverse = jax.lax.rsqrt(variance + epsilon)
-    normalized = (x.astype(jnp.float32) - mean) * inverse
-    return (normalized * scale + bias).astype(x.dtype), (x, mean, inverse, scale)
+    inverse_std = jax.lax.rsqrt(variance + epsilon)
+    normalized = (x.astype(jnp.float32) - mean) * inverse_std
+    return (normalized * scale + bias).astype(x.dtype), (x, mean, inverse_std, scale)
 
 
 def _gradient(
     epsilon: float, plain_sums: bool, residuals: _Residuals, cotangent: Float[Array, "*t d"]
 ) -> tuple[Float[Array, "*t d"], Float32[Array, " d"], Float32[Array, " d"]]:
-    x, mean, inverse, scale = residuals
+    x, mean, inverse_std, scale = residuals
     # The barrier prevents XLA from computing the mean and the inverse again from x.
-    mean, inverse = jax.lax.optimization_barrier((mean, inverse))
-    normalized = (x.astype(jnp.float32) - mean) * inverse
+    mean, inverse_std = jax.lax.optimization_barrier((mean, inverse_std))
+    normalized = (x.astype(jnp.float32) - mean) * inverse_std
     result_bar = cotangent.astype(jnp.float32)
-    scaled_bar = result_bar * scale
-    projection = normalized * (scaled_bar * normalized).mean(-1, keepdims=True)
-    x_bar = inverse * (scaled_bar - scaled_bar.mean(-1, keepdims=True) - projection)
+    normalized_bar = result_bar * scale
+    projection = normalized * (normalized_bar * normalized).mean(-1, keepdims=True)
+    x_bar = inverse_std * (normalized_bar - normalized_bar.mean(-1, keepdims=True) - projection)
     if plain_sums:
         scale_bar, bias_bar = _sum_of_vectors(result_bar * normalized), _sum_of_vectors(cotangent)
         return x_bar.astype(x.dtype), scale_bar, bias_bar

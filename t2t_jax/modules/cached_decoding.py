@@ -49,8 +49,8 @@ class NetworkScoring:
         """Return the weights of all layers and heads; see `ScoringModel.attention_weights`."""
         _, variables = self.network.apply({"params": params}, batch, mutable=[WEIGHTS])
         return {
-            stack if name == "self_attention" else "cross": attention["weights"][0]
-            for stack, modules in variables[WEIGHTS].items()
+            stack_name if name == "self_attention" else "cross": attention["weights"][0]
+            for stack_name, modules in variables[WEIGHTS].items()
             for name, attention in modules["layers"].items()
         }
 

@@ -136,9 +136,9 @@ def _names(path: tuple[str, ...], shape: tuple[int, ...]) -> Iterator[tuple[str,
     if path[1:2] != ("layers",):
         yield ".".join(_paper(path)), None
         return
-    stack, layers, *modules = path
+    stack, layers_key, *modules = path
     for layer in range(shape[0]):
-        yield ".".join([stack, layers, str(layer), *_paper(tuple(modules))]), layer
+        yield ".".join([stack, layers_key, str(layer), *_paper(tuple(modules))]), layer
 
 
 def _paper(path: tuple[str, ...]) -> list[str]:

@@ -96,18 +96,18 @@ def _score(workdir: Path, step: int) -> str:
 
 def _check_same(first: StoredRun, second: StoredRun) -> None:
     """Refuse runs that cannot form an ensemble."""
-    paths = f"{first.workdir} and {second.workdir}"
+    both_runs = f"{first.workdir} and {second.workdir}"
     if first.vocabulary.fingerprint != second.vocabulary.fingerprint:
         raise UserError(
-            f"{paths} have different vocabularies; an ensemble takes runs that were trained with "
-            "the same vocabulary.model"
+            f"{both_runs} have different vocabularies; an ensemble takes runs that were trained "
+            "with the same vocabulary.model"
         )
     corpora = first.config.data, second.config.data
     languages = [f"{data.source_language}-{data.target_language}" for data in corpora]
     if languages[0] != languages[1]:
         raise UserError(
-            f"{paths} translate different languages ({' and '.join(languages)}); an ensemble takes "
-            "runs of one language pair"
+            f"{both_runs} translate different languages ({' and '.join(languages)}); an ensemble "
+            "takes runs of one language pair"
         )
 
 

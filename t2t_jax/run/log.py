@@ -197,8 +197,8 @@ class RunLog:
             self.say(
                 f"    source     {source}\n    reference  {reference}\n    model      {hypothesis}"
             )
-        score = {"score": evaluation.scores.best, "measure": measure}
-        self._record(step, evaluation.split, summary | score)
+        score_record = {"score": evaluation.scores.best, "measure": measure}
+        self._record(step, evaluation.split, summary | score_record)
         self.look(step)
 
     def look(self, step: int) -> None:

@@ -76,8 +76,8 @@ def profiled(
     """
 
     def traced(first: int, last_traced: int) -> Generator[_T, None, None]:
-        process = f"_process_{jax.process_index()}" if jax.process_index() else ""
-        name, folder = f"steps_{first}_{last_traced}{process}", profiles_folder(run.workdir)
+        process_suffix = f"_process_{jax.process_index()}" if jax.process_index() else ""
+        name, folder = f"steps_{first}_{last_traced}{process_suffix}", profiles_folder(run.workdir)
         names = chain([name], (f"{name}_{number}" for number in count(2)))
         path = next(folder / name for name in names if not (folder / name).exists())
         with ExitStack() as trace:

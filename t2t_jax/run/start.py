@@ -88,14 +88,14 @@ def initial_state(plan: "Plan", checkpoints: Checkpoints) -> TrainState:
     config, model, mesh = plan.config, plan.model, plan.mesh
     if restored := checkpoints.restore(abstract_state(config, model, mesh)):
         return restored
-    state, run = create_state(config, model, mesh), plan.load_initial_run()
-    if run is None:
+    state, init_run = create_state(config, model, mesh), plan.load_initial_run()
+    if init_run is None:
         return state
-    abstract_params = described_parameters(run, mesh)
-    params, _ = load_parameters(run, abstract_params, step=config.training.init_step)
+    abstract_params = described_parameters(init_run, mesh)
+    params, _ = load_parameters(init_run, abstract_params, step=config.training.init_step)
     if config.data.facts.predicts_labels:  # the labels, and so the head, may differ
-        initial = state.params.items()
-        params = {name: x if name in _HEAD else params.get(name, x) for name, x in initial}
+        fresh_items = state.params.items()
+        params = {name: x if name in _HEAD else params.get(name, x) for name, x in fresh_items}
     # The step donates both buffers, so they must differ.
     ema = None if state.ema is None else jax.tree.map(jnp.copy, params)
     return state._replace(params=params, ema=ema)

@@ -299,8 +299,8 @@ def train_and_score(cell: Cell, flags: Sequence[str] = ()) -> int:
     is_final = cell.last_step >= cell.config.training.num_train_steps
     try:
         with ExitStack() as stack:
-            for flag in flags_from(flags, "sweep"):
-                stack.enter_context(flag.around(cell.workdir))
+            for plugin_flag in flags_from(flags, "sweep"):
+                stack.enter_context(plugin_flag.around(cell.workdir))
             exit_code = train(cell.config, cell.workdir, until=cell.last_step).exit_code
         if not exit_code:
             (_write_result if is_final else _score_at_pause)(cell, corpus)

@@ -399,8 +399,8 @@ def row_scores(grid: Grid, results: Results, measure: str) -> RowScores:
         if sampled_measure in SAMPLED:
             samples = {seed: draw_scores(r, sampled_measure) for seed, r in by_seed.items()}
             draws[name] = {seed: values for seed, values in samples.items() if values is not None}
-    choices = {name: {r.get("tuned_to") for r in results[name]} for name in scores}
-    return RowScores(scores, draws, [name for name, values in choices.items() if len(values) > 1])
+    tunings = {name: {r.get("tuned_to") for r in results[name]} for name in scores}
+    return RowScores(scores, draws, [name for name, values in tunings.items() if len(values) > 1])
 
 
 def _with_effect(change: Change, effect: Effect, base_ppl: float | None) -> Change:

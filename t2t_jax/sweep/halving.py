@@ -83,7 +83,7 @@ class Halving:
 
 def check_can_be_halved(grid: Grid) -> None:
     """Refuse a grid whose variants cannot be compared before the end of training."""
-    base = grid.variants[grid.base]
+    base_config = grid.variants[grid.base]
     for name, config in grid.variants.items():
         training = config.training
         if training.schedule in ("cosine", "linear"):
@@ -96,7 +96,7 @@ def check_can_be_halved(grid: Grid) -> None:
                 f"{name} has checkpoint.every_steps=None, but --halving pauses at steps with "
                 "checkpoints; set the field"
             )
-        changed = differences(base, config)
+        changed = differences(base_config, config)
         if conflicts := {path: changed[path] for path in _SHARED_FIELDS if path in changed}:
             raise UserError(
                 f"{grid.base} and {name} differ in {format_differences(conflicts)}, so --halving "
@@ -208,20 +208,20 @@ class HalvedGrid:
         for name, rung, held_out in promotions:
             record = {"variant": name, "rung": rung, "left_out": held_out}
             append_line(self._workdir / _JOURNAL, record)
-        lock = self._workdir / _LOCK
-        with lock.open("ab") as file:  # one byte per promotion detects a truncated journal
-            file.write(b"." * (len(journal) + len(promotions) - lock.stat().st_size))
+        lock_path = self._workdir / _LOCK
+        with lock_path.open("ab") as file:  # one byte per promotion detects a truncated journal
+            file.write(b"." * (len(journal) + len(promotions) - lock_path.stat().st_size))
 
     def _read_journal(self) -> list[_Promotion]:
         if not self._halving.asha:
             return []
-        path, lock = self._workdir / _JOURNAL, self._workdir / _LOCK
+        path, lock_path = self._workdir / _JOURNAL, self._workdir / _LOCK
         # Read the count before the journal, which may grow in between.
-        count = lock.stat().st_size if lock.is_file() else 0
+        min_count = lock_path.stat().st_size if lock_path.is_file() else 0
         records = read_records(path, _JOURNAL_SCHEMA)
-        if len(records) < count:
+        if len(records) < min_count:
             raise UserError(
-                f"{path} has {len(records)} of {count} promotions, so the sweep would repeat "
-                f"decisions; restore it from a copy, or remove {lock.name} to decide again"
+                f"{path} has {len(records)} of {min_count} promotions, so the sweep would repeat "
+                f"decisions; restore it from a copy, or remove {lock_path.name} to decide again"
             )
         return [(record["variant"], record["rung"], record["left_out"]) for record in records]

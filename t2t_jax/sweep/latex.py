@@ -69,8 +69,8 @@ def grid_latex(
         if columns.count(name) > 1:
             raise UserError(f"--columns names {quote(name)} twice; name each column once")
     columns = columns or _DEFAULT_COLUMNS
-    score = rows[0].measures.score.name
-    headers = [_COLUMNS[name][0].format(score=score) for name in columns]
+    score_name = rows[0].measures.score.name
+    headers = [_COLUMNS[name][0].format(score=score_name) for name in columns]
     cells = [[_COLUMNS[name][1](row) for name in columns] for row in rows]
     if any(name.endswith("_effect") for name in columns):
         notes = ["Δ: difference from the base, with its 95% interval, not adjusted.", *notes]

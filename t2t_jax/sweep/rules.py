@@ -207,11 +207,12 @@ def check_distinct(variants: Mapping[str, Config], num_seeds: int) -> None:
     Args:
       num_seeds: the number of seeds per variant, counted from its `training.seed`.
     """
-    # A variant that sets all three seed fields repeats the same run under every seed.
-    runs: dict[Config, tuple[str, int]] = {}
+    # The variant and seed that each run belongs to. A variant that sets all three seed fields
+    # repeats the same run under every seed.
+    owners: dict[Config, tuple[str, int]] = {}
     for name, config in variants.items():
         for seed in range(config.training.seed, config.training.seed + num_seeds):
-            twin, twin_seed = runs.setdefault(_with_explicit_seeds(config, seed), (name, seed))
+            twin, twin_seed = owners.setdefault(_with_explicit_seeds(config, seed), (name, seed))
             if (twin, twin_seed) != (name, seed):
                 raise UserError(
                     f"{twin} with seed {twin_seed} and {name} with seed {seed} are the same run; "

@@ -224,9 +224,9 @@ def _table(statuses: Collection[_Status], seconds_left: float | None, width: int
     for name in ("step", "loss", "tokens/s", "perplexity", score_name):
         table.add_column(name, justify="right", overflow="fold")
     for variant in dict.fromkeys(status.cell.variant for status in statuses):
-        seeds = [status for status in statuses if status.cell.variant == variant]
-        signs = "".join((_SIGNS | _RARE_SIGNS)[status.state] for status in seeds)
-        table.add_row(in_lines(variant, width - WIDTH_OF_FIGURES), signs, *_columns(seeds))
+        seed_statuses = [status for status in statuses if status.cell.variant == variant]
+        signs = "".join((_SIGNS | _RARE_SIGNS)[status.state] for status in seed_statuses)
+        table.add_row(in_lines(variant, width - WIDTH_OF_FIGURES), signs, *_columns(seed_statuses))
     return table
 
 

@@ -96,29 +96,29 @@ class _Member(NamedTuple):
 
 def _unpack(archive: Path) -> Path:
     """Unpack the run in an archive; return the archive itself if it contains no run."""
-    copy = user_folder("cache") / "runs" / digest_of(archive)
+    unpacked_dir = user_folder("cache") / "runs" / digest_of(archive)
     try:
         with archive.open("rb") as file:
-            if not _is_whole(copy):
-                _remove_damaged(copy)
+            if not _is_whole(unpacked_dir):
+                _remove_damaged(unpacked_dir)
                 files = (member for member in _members(file) if member.kind == "file")
                 sizes = {PurePosixPath(member.name): member.size for member in files}
                 root = _root(sizes)
                 if root is None:
                     return archive
-                _check_room(copy, sum(sizes[path] for path in sizes if _is_run_file(path, root)))
-                with writing_directory(copy) as directory:
+                _check_room(unpacked_dir, sum(sizes[p] for p in sizes if _is_run_file(p, root)))
+                with writing_directory(unpacked_dir) as directory:
                     _extract(_members(file), root, directory)
                     sums = listed_sums(directory, _COPY_SUMS)
                     (directory / _COPY_SUMS).write_text(sums, encoding="utf-8")
     except UserError as error:
-        if copy.is_dir():  # another process unpacked it meanwhile
-            return FetchedPath(copy)
+        if unpacked_dir.is_dir():  # another process unpacked it meanwhile
+            return FetchedPath(unpacked_dir)
         raise UserError(f"{archive} cannot be unpacked: {error}") from error
     except _DAMAGE as error:
         cause = in_one_line(error)
         raise UserError(f"{archive} cannot be unpacked ({cause:.200}); get a new copy") from error
-    return FetchedPath(copy)
+    return FetchedPath(unpacked_dir)
 
 
 def _is_whole(copy: Path) -> bool:
