@@ -122,6 +122,7 @@ class EncoderAndDecoder(WithEncoder, WithDecoder, WithTokens):
         encoder_constants, decoder_constants = (1.0, 1.0), self.deep_norm(3 * m, 12 * m)
         if self.norm_order == "deep":
             encoder_constants = 0.81 * (n**4 * m) ** (1 / 16), 0.87 * (n**4 * m) ** (-1 / 16)
+        # `encoder` and `decoder` are the configs of the self-attention.
         encoder, decoder, cross = map(self.attention_of, PARTS)
         return (
             Stack(n, True, False, encoder, None, *encoder_constants, False, self.depth_multiple(n)),

@@ -118,7 +118,7 @@ def read_lines(path: Path, expected: Survey | None = None) -> Iterator[str]:
 def blocks_of(file: Lines, path: Path | str, num_lines: int = _BLOCK_LINES) -> Iterator[bytes]:
     """Yield the bytes of a file or stream in blocks of at most `num_lines` whole lines."""
     block: list[bytes] = []
-    size = 0
+    num_bytes = 0
     for line_number, line in enumerate(iter(partial(file.readline, LONGEST_LINE + 1), b""), 1):
         if len(line) > LONGEST_LINE:
             raise UserError(
@@ -126,10 +126,10 @@ def blocks_of(file: Lines, path: Path | str, num_lines: int = _BLOCK_LINES) -> I
                 "sentence per line"
             )
         block.append(line)
-        size += len(line)
-        if len(block) == num_lines or size >= _BLOCK_BYTES:
+        num_bytes += len(line)
+        if len(block) == num_lines or num_bytes >= _BLOCK_BYTES:
             yield b"".join(block)  # decoding line by line is slow
-            block, size = [], 0
+            block, num_bytes = [], 0
     if block:
         yield b"".join(block)
 

@@ -100,6 +100,7 @@ class FastAttention:
             result = next((out for form in forms if (out := form(inputs)) is not None), None)
             score = partial(self._scaled_products, score.scale)
         attend = partial(reference.attention, score=score, softmax=softmax_over_allowed)
+        # `query_mask` is True for queries that may attend to a key; see `Heads`.
         heads, query_mask = result or attend(
             query, key, value, mask, bias, dropout_rate=dropout_rate, dropout_key=dropout_key
         )

@@ -199,9 +199,9 @@ def _check_scores(result: Record) -> None:
     for measure in (score, secondary) if secondary else (score,):
         signature = {measure.signature_field: str} if measure.signature_field else {}
         records.check(result, records.schema({measure.field: records.FINITE, **signature}))
-    hypotheses, references = len(result["hypotheses"]), len(result["references"])
-    if hypotheses != references:
-        raise UserError(f"it has {hypotheses} hypotheses for {references} references")
+    num_hypotheses, num_references = len(result["hypotheses"]), len(result["references"])
+    if num_hypotheses != num_references:
+        raise UserError(f"it has {num_hypotheses} hypotheses for {num_references} references")
 
 
 def num_seeds_in(grid: Grid, workdir: Path) -> int:
@@ -328,8 +328,8 @@ def _score_at_pause(cell: Cell, corpus: Corpus) -> None:
     translator = load(cell.workdir, step=min(cell.last_step, saved_steps(cell.workdir)[-1]))
     vocabulary, longest = translator.vocabulary, translator.longest_sentence
     pairs = prepare_evaluation(translator.config, corpus, vocabulary, SPLIT, longest=longest)
-    score = perplexity(corpus_loss(translator, pairs).nll)
-    _write_rung(cell, {"perplexity": score, "checkpoints": list(translator.steps)})
+    dev_perplexity = perplexity(corpus_loss(translator, pairs).nll)
+    _write_rung(cell, {"perplexity": dev_perplexity, "checkpoints": list(translator.steps)})
 
 
 def _write_result(cell: Cell, corpus: Corpus) -> None:

@@ -366,8 +366,8 @@ def measure(grid: Grid, results: Results, name: str, comparisons: Comparisons = 
         if name == "perplexity":
             base_perplexity = math.exp(statistics.fmean(scores.scores[grid.base].values()))
     changes = {}
-    for variant, seeds in results.items():
-        values = [result[name] for result in seeds]
+    for variant, seed_results in results.items():
+        values = [result[name] for result in seed_results]
         has_sd = len(values) > 1 and all(map(math.isfinite, values))
         sd = statistics.stdev(values) if has_sd else None
         change = Change(statistics.fmean(values), sd)

@@ -156,8 +156,8 @@ class HalvedGrid:
             # ASHA depends on the order of scores, so record promotions before they take effect.
             if self.keeps_journal:
                 self._record([p for p in dict.fromkeys(promotions) if p not in journal], journal)
-        seeds = zip(*self._cells.values(), strict=True)
-        return [self._pause(c, rung_of[c.variant], scores) for cells in seeds for c in cells]
+        by_seed = zip(*self._cells.values(), strict=True)
+        return [self._pause(c, rung_of[c.variant], scores) for cells in by_seed for c in cells]
 
     def _pause(self, cell: Cell, rung: int, scores: Scores) -> Cell:
         """Return the cell, to stop at its first rung (step to score at) without a score.

@@ -122,8 +122,8 @@ class PlannedGrid:
 
         With tuning, the rows are candidates of variants; otherwise, each variant is a row.
         """
-        variants = {name: variant for variant, rows in self.candidates.items() for name in rows}
-        return variants or {name: name for name in self.grid.variants}
+        variant_of = {name: variant for variant, rows in self.candidates.items() for name in rows}
+        return variant_of or {name: name for name in self.grid.variants}
 
 
 def _check_tuned(rules: GridRules) -> None:

@@ -121,25 +121,25 @@ def _unpack(archive: Path) -> Path:
     return FetchedPath(unpacked_dir)
 
 
-def _is_whole(copy: Path) -> bool:
+def _is_whole(directory: Path) -> bool:
     """Return whether an unpacked run is complete and unchanged."""
     try:
-        return (copy / _COPY_SUMS).read_bytes() == listed_sums(copy, _COPY_SUMS).encode()
+        return (directory / _COPY_SUMS).read_bytes() == listed_sums(directory, _COPY_SUMS).encode()
     except OSError:
         return False
 
 
-def _remove_damaged(copy: Path) -> None:
-    hidden_path = copy.with_name(f".{copy.name}.{os.getpid()}.old")
+def _remove_damaged(unpacked_dir: Path) -> None:
+    hidden_path = unpacked_dir.with_name(f".{unpacked_dir.name}.{os.getpid()}.old")
     with removed_at_end(hidden_path), suppress(FileNotFoundError):
-        copy.replace(hidden_path)
+        unpacked_dir.replace(hidden_path)
 
 
-def _check_room(copy: Path, size: int) -> None:
-    parent = next(path for path in copy.absolute().parents if path.exists())
-    if (free := shutil.disk_usage(parent).free) < size:
+def _check_room(unpacked_dir: Path, num_bytes: int) -> None:
+    parent = next(path for path in unpacked_dir.absolute().parents if path.exists())
+    if (free := shutil.disk_usage(parent).free) < num_bytes:
         raise UserError(
-            f"it unpacks to {size / 2**20:,.0f} MiB, and {parent} has {free / 2**20:,.0f} MiB "
+            f"it unpacks to {num_bytes / 2**20:,.0f} MiB, and {parent} has {free / 2**20:,.0f} MiB "
             "free; make room there, or set XDG_CACHE_HOME to a directory on another disk"
         )
 
