@@ -254,14 +254,14 @@ def check_cells(cells: Sequence[Cell], *, allow_mixed: bool = False, local: bool
         same_code.check_same_code(_software(results, local))
 
 
-def _software(cells: Sequence[tuple[Cell, Record | None]], local: bool) -> dict[str, list[Record]]:
+def _software(pairs: Sequence[tuple[Cell, Record | None]], local: bool) -> dict[str, list[Record]]:
     """Return the provenance records (code, versions and settings) of each cell, by cell name.
 
     Args:
-      cells: pairs of a cell and its result, or None before it is finished.
+      pairs: pairs of a cell and its result, or None before it is finished.
       local: whether this machine trains the new cells.
     """
-    states = [(cell, result, cell.resolved_fields(result)) for cell, result in cells]
+    states = [(cell, result, cell.resolved_fields(result)) for cell, result in pairs]
     has_dtype = any(same_code.DTYPE in resolved for *_, resolved in states if resolved)
     # For new cells, "auto" means the dtype of this machine. Finding it is slow, and only useful if
     # another run has a dtype to compare.

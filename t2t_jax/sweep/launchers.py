@@ -70,13 +70,13 @@ def _list_nvidia() -> tuple[str, ...]:
         output = subprocess.check_output(command, stderr=devnull, timeout=_SECONDS_TO_LIST)
     except (OSError, subprocess.SubprocessError):  # nvidia-smi is missing, or finds no driver
         return ()
-    mig_names: dict[str, list[str]] = {}
-    for index, mig_name in _NVIDIA_LINE.findall(output.decode(errors="replace")):
-        if index:
-            mig_names[index] = []
-        elif mig_names:
-            mig_names[next(reversed(mig_names))].append(mig_name)
-    return tuple(name for index, names in mig_names.items() for name in names or [index])
+    names_by_gpu: dict[str, list[str]] = {}
+    for gpu_index, mig_name in _NVIDIA_LINE.findall(output.decode(errors="replace")):
+        if gpu_index:
+            names_by_gpu[gpu_index] = []
+        elif names_by_gpu:
+            names_by_gpu[next(reversed(names_by_gpu))].append(mig_name)
+    return tuple(name for gpu_index, names in names_by_gpu.items() for name in names or [gpu_index])
 
 
 def _index_names(count: int) -> tuple[str, ...]:
@@ -148,10 +148,10 @@ class Local:
                 "fits only one job; use at most one job per GPU, or set JAX_PLATFORMS=cpu to train "
                 "on CPU cores"
             )
-        self._cores = [set(cores[offset::num_jobs]) for offset in range(num_jobs)]
+        self._cores = [set(cores[job_index::num_jobs]) for job_index in range(num_jobs)]
         self._gpus = [
-            {gpus.variable: ",".join(names[offset::num_jobs])} if names else {}
-            for offset in range(num_jobs)
+            {gpus.variable: ",".join(names[job_index::num_jobs])} if names else {}
+            for job_index in range(num_jobs)
         ]
         self._jobs: list[_LocalJob | None] = [None] * num_jobs
 

@@ -190,14 +190,14 @@ def scorings(record: Record, split: str) -> Sequence[Record]:
     return [entry for entry in record.get("scorings", []) if entry["split"] == split]
 
 
-def record_scoring(workdir: Path, split: str, cells: Mapping[str, str]) -> None:
+def record_scoring(workdir: Path, split: str, dev_fingerprints: Mapping[str, str]) -> None:
     """Record today's scoring of a grid on a split.
 
     Args:
-      cells: a fingerprint of the dev result of each scored cell, by cell name.
+      dev_fingerprints: a fingerprint of the dev result of each scored cell, by cell name.
     """
     record: Record = {"variants": {}, "scorings": []} | read_record(workdir)
-    record["scorings"].append({"split": split, "date": _today(), "cells": dict(cells)})
+    record["scorings"].append({"split": split, "date": _today(), "cells": dict(dev_fingerprints)})
     _write(record, workdir)
 
 

@@ -444,16 +444,16 @@ def listing(grid: Grid, chosen: Sequence[str], num_seeds: int, width: int) -> Ta
     table = Table(box=None, title=title, title_justify="left")
     table.add_column("variant", no_wrap=True)
     table.add_column("differs in", overflow="fold")
-    for name in ("parameters", "steps", *(PAPER_HEADS if grid.published else ())):
-        table.add_column(name, justify="right")
-    for name in chosen:
-        config = grid.variants[name]
+    for heading in ("parameters", "steps", *(PAPER_HEADS if grid.published else ())):
+        table.add_column(heading, justify="right")
+    for variant_name in chosen:
+        config = grid.variants[variant_name]
         table.add_row(
-            in_lines(name, width // 3),
+            in_lines(variant_name, width // 3),
             describe_difference(grid.variants[grid.base], config),
             f"{num_parameters(config.model, config.data.vocab_size):,}",
             f"{config.training.num_train_steps:,}",
-            *(paper_cells(grid.published.get(name)) if grid.published else ()),
+            *(paper_cells(grid.published.get(variant_name)) if grid.published else ()),
         )
     return table
 
