@@ -45,24 +45,24 @@ class CompareCommand:
         if not self.hypotheses:
             raise UserError("there is no file to score; name files with --hypotheses")
         references = list(read_lines(self.references))
-        system_lines = [list(read_lines(path)) for path in self.hypotheses]
+        lines_by_file = [list(read_lines(path)) for path in self.hypotheses]
         if begins_with_tree(references):
-            self._compare_trees(system_lines, references)
+            self._compare_trees(lines_by_file, references)
         else:
-            self._compare_translations(system_lines, references)
+            self._compare_translations(lines_by_file, references)
         return 0
 
-    def _compare_translations(self, system_lines: list[list[str]], references: list[str]) -> None:
+    def _compare_translations(self, lines_by_file: list[list[str]], references: list[str]) -> None:
         from t2t_jax.tasks.measures import bleu
 
-        for path, lines in zip(self.hypotheses, system_lines, strict=True):
+        for path, lines in zip(self.hypotheses, lines_by_file, strict=True):
             with self._named_in_errors(path):
                 bleu.check_references(lines, references)
         table = grid("file", "sacreBLEU", "tokenized_split_bleu", "chrF", "p")
-        for path, lines in zip(self.hypotheses, system_lines, strict=True):
+        for path, lines in zip(self.hypotheses, lines_by_file, strict=True):
             scores = bleu.corpus_scores(lines, references, self.language)
             statistics = bleu.sentence_statistics(lines, references)
-            if lines is system_lines[0]:  # the baseline has no p-value
+            if lines is lines_by_file[0]:  # the baseline has no p-value
                 baseline_statistics, p_value = statistics, ""
             else:
                 p_value = f"{bleu.approximate_randomization(baseline_statistics, statistics):.4f}"
@@ -74,12 +74,12 @@ class CompareCommand:
         print_result(f"chrF: {scores.chrf_signature}")
         print_result("p: approximate randomization of sacreBLEU against the first file, two-sided")
 
-    def _compare_trees(self, system_lines: list[list[str]], references: list[str]) -> None:
+    def _compare_trees(self, lines_by_file: list[list[str]], references: list[str]) -> None:
         from t2t_jax.tasks.measures.parseval import parseval
 
         gold_trees = [clean_tree(tree) for tree in parse_trees(references, self.references)]
         table = grid("file", "recall", "precision", "F1", "complete", "skipped", "errors")
-        for path, lines in zip(self.hypotheses, system_lines, strict=True):
+        for path, lines in zip(self.hypotheses, lines_by_file, strict=True):
             trees = list(parse_trees(lines, path))
             with self._named_in_errors(path):
                 scores = parseval(gold_trees, trees)

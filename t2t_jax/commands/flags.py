@@ -110,16 +110,16 @@ def _move_run(positionals: Sequence[Flag], line: CommandLine) -> None:
 
     They go to the index of the positional that is the run.
     """
-    index = [positional.is_run for positional in positionals].index(True)
+    run_index = [positional.is_run for positional in positionals].index(True)
     non_runs = [positional for positional in positionals if not positional.is_run]
-    if len(line.words) < index:
+    if len(line.words) < run_index:
         raise UserError(f"{non_runs[len(line.words)].flag} is missing; see --help")
-    if len(line.words) > len(non_runs) and all(argument.num_words for argument in non_runs):
-        raise UserError(f"{line.words[index]!r} and {RUN} both name the run; give one of them")
-    runs = line.flags.pop(RUN)
-    if not runs:
+    if len(line.words) > len(non_runs) and all(positional.num_words for positional in non_runs):
+        raise UserError(f"{line.words[run_index]!r} and {RUN} both name the run; give one of them")
+    run_words = line.flags.pop(RUN)
+    if not run_words:
         raise UserError(f"{RUN} has no value; name the directory of the run after it")
-    line.words[index:index] = runs
+    line.words[run_index:run_index] = run_words
 
 
 def _resolve_alias(alias: str, flags: Collection[str]) -> str:

@@ -92,20 +92,21 @@ class TranslateCommand(LanguageFlags, DecodingFlags):
                 translator.check_lines(texts, first_line=num_lines + 1, decoding=self.decoding)
                 num_lines += len(texts)
 
-    def _prefixed(self, lines: Iterator[list[str]]) -> Iterator[tuple[list[str], list[str] | None]]:
+    def _prefixed(
+        self, chunks: Iterator[list[str]]
+    ) -> Iterator[tuple[list[str], list[str] | None]]:
         """Yield chunks of lines with their prefixes; None without --prefix and --prefixes."""
         if self.prefixes is None:
             prefix = self.prefix
-            return ((texts, None if prefix is None else [prefix] * len(texts)) for texts in lines)
-        chunks, prefixes = [*lines], [*read_lines(self.prefixes)]
-        count = sum(map(len, chunks))
-        if count != len(prefixes):
+            return ((texts, None if prefix is None else [prefix] * len(texts)) for texts in chunks)
+        all_chunks, prefixes = [*chunks], [*read_lines(self.prefixes)]
+        if (count := sum(map(len, all_chunks))) != len(prefixes):
             raise UserError(
                 f"{self.prefixes} has {len(prefixes):,} lines, but the input has {count:,}; "
                 "give one prefix per input line, and an empty line for no prefix"
             )
         remaining = iter(prefixes)
-        return ((chunk, [*islice(remaining, len(chunk))]) for chunk in chunks)
+        return ((chunk, [*islice(remaining, len(chunk))]) for chunk in all_chunks)
 
 
 def _with_scores(text: str, index: int, hypothesis: "Hypothesis") -> str:

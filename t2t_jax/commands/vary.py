@@ -22,33 +22,33 @@ _DIGITS = 4
 """Significant digits of the numbers inside a range, which are part of variant names."""
 
 
-def choices_of(factors: Sequence[str], base: Config) -> Choices:
+def choices_of(vary_texts: Sequence[str], base: Config) -> Choices:
     """Parse the values of all --vary flags into choices for `config.file.product`.
 
     The choices map a field path, or a tuple of paths that change together, to values. The value of
     the base config comes first, because the first variant is the baseline.
 
     Args:
-      factors: the value of each --vary, such as "model.d_ff=1024,2048", or
+      vary_texts: the value of each --vary, such as "model.d_ff=1024,2048", or
         "model.d_model=128,256 model.num_heads=4,8" for fields that change together.
     """
     choices: dict[str | tuple[str, ...], Sequence[object]] = {}
     varied_paths: set[str] = set()
-    for factor in factors:
+    for vary_text in vary_texts:
         columns: dict[str, list[object]] = {}
-        for word in factor.split() or [factor]:
+        for word in vary_text.split() or [vary_text]:
             path, text = field_and_values("--vary", word, varied_paths)
             varied_paths.add(path)
             columns[path] = values_in("--vary", path, text)
         counts = [len(values) for values in columns.values()]
         if len({*counts}) > 1:
-            numbers = " and ".join(map(str, counts))
+            count_text = " and ".join(map(str, counts))
             raise UserError(
-                f"--vary {quote(factor)} changes fields together that have {numbers} values; give "
-                "each as many values, or use a --vary for each to train all combinations"
+                f"--vary {quote(vary_text)} changes fields together that have {count_text} values; "
+                "give each as many values, or use a --vary for each to train all combinations"
             )
         rows = [*zip(*columns.values(), strict=True)]
-        _check_differs(columns, rows, factor)
+        _check_differs(columns, rows, vary_text)
         base_row = tuple(base.value(path) for path in columns)
         # The sort is stable, so other rows stay in the order of the command line.
         rows.sort(key=lambda row: row != base_row)
@@ -159,22 +159,22 @@ def _value(flag: str, path: str, word: str) -> Any:
     return value
 
 
-def _check_differs(columns: Mapping[str, list[object]], rows: list[tuple], factor: str) -> None:
+def _check_differs(columns: Mapping[str, list[object]], rows: list[tuple], vary_text: str) -> None:
     """Raise a `UserError` for a field with the same value in all rows, or for duplicate rows.
 
     Args:
       columns: the values of each field of one --vary.
       rows: the same values, as one tuple per combination.
-      factor: the value of --vary, for errors.
+      vary_text: the value of --vary, for errors.
     """
     for path, values in columns.items():
         if len({*values}) == 1:
             flag = f"--{path.replace('_', '-')} {values[0]}"
             raise UserError(
-                f"{path} is {quote(values[0])} in every row of --vary {quote(factor)}; give it "
+                f"{path} is {quote(values[0])} in every row of --vary {quote(vary_text)}; give it "
                 f"several values, or set it for all rows by {flag}"
             )
     if len({*rows}) < len(rows):
         duplicate = next(row for row in rows if rows.count(row) > 1)
         text = " ".join(f"{path}={value}" for path, value in zip(columns, duplicate, strict=True))
-        raise UserError(f"--vary {quote(factor)} has {text} twice; list every value once")
+        raise UserError(f"--vary {quote(vary_text)} has {text} twice; list every value once")
