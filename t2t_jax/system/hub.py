@@ -101,13 +101,13 @@ def fetch_dataset(pattern: str, patterns: Callable[[str], Sequence[str]]) -> str
     return f"{folder}/{path}"
 
 
-def _download(run: Address, patterns: Sequence[str], kind: str = "model") -> str:
+def _download(address: Address, patterns: Sequence[str], kind: str = "model") -> str:
     """Download files of a repository into the cache, and return their directory."""
-    with reaching(run) as library:
+    with reaching(address) as library:
         return library.snapshot_download(
-            run.repository.removeprefix("datasets/"),
+            address.repository.removeprefix("datasets/"),
             repo_type=kind,
-            revision=run.revision,
+            revision=address.revision,
             allow_patterns=[*patterns],
             ignore_patterns=[*_NEVER],
             library_name="t2t_jax",
@@ -115,9 +115,9 @@ def _download(run: Address, patterns: Sequence[str], kind: str = "model") -> str
 
 
 @contextmanager
-def reaching(run: Address) -> Iterator[ModuleType]:
+def reaching(address: Address) -> Iterator[ModuleType]:
     """Yield the module huggingface_hub; errors in the block become a `UserError` in one line."""
-    with needs_extra("hub", f"{run}"):
+    with needs_extra("hub", f"{address}"):
         import huggingface_hub
         from huggingface_hub import constants, errors
     try:
@@ -127,11 +127,11 @@ def reaching(run: Address) -> Iterator[ModuleType]:
     except Exception as error:  # the libraries below raise many classes
         explanations = {  # a subclass comes before its base class
             errors.GatedRepoError: f"is gated: ask for access on {constants.ENDPOINT}/"
-            f"{run.repository}, then run: hf auth login",
+            f"{address.repository}, then run: hf auth login",
             errors.RepositoryNotFoundError: "does not exist, or is private: check the name, run: "
             "hf auth login, or set HF_TOKEN; t2t-jax publish makes a new one",
             errors.RevisionNotFoundError: "does not exist: the model has no branch, tag or commit "
-            f"{run.revision}; check it, or leave it out",
+            f"{address.revision}; check it, or leave it out",
             errors.LocalEntryNotFoundError: "cannot be reached, and is not in the cache "
             f"{constants.HF_HUB_CACHE}: check the network, HF_HUB_OFFLINE and HF_ENDPOINT; the "
             "same command resumes from there",
@@ -147,4 +147,4 @@ def reaching(run: Address) -> Iterator[ModuleType]:
         causes = [str(cause) or type(cause).__name__ for cause in (error, error.__cause__) if cause]
         cause_text = in_one_line(": ".join(dict.fromkeys(causes)))
         messages.append(f"cannot be reached: {cause_text:.200}; {remedy}")
-        raise UserError(f"{run} {messages[0]}") from error
+        raise UserError(f"{address} {messages[0]}") from error

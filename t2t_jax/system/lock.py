@@ -25,7 +25,7 @@ _held: set[str] = set()
 
 
 @contextmanager
-def holding(path: Path, mark: str) -> Iterator[None]:
+def holding(path: Path, owner: str) -> Iterator[None]:
     """Hold a lock in a `with` block.
 
     The kernel releases a file lock when its process ends. In a bucket, the lock is an object, which
@@ -33,12 +33,12 @@ def holding(path: Path, mark: str) -> Iterator[None]:
     at once on the same machine, or else after one minute without heartbeat.
 
     Args:
-      mark: a word that identifies the owner, at the start of the lock file.
+      owner: a word that identifies the owner, at the start of the lock file.
 
     Raises:
       BlockingIOError: another process holds the lock.
     """
-    with _holding_object(path, mark) if isinstance(path, BucketPath) else _holding_file(path, mark):
+    with _object_lock(path, owner) if isinstance(path, BucketPath) else _file_lock(path, owner):
         yield
 
 
@@ -63,7 +63,7 @@ def is_lost(path: BucketPath) -> bool:
 
 
 @contextmanager
-def _holding_file(path: Path, mark: str) -> Iterator[None]:
+def _file_lock(path: Path, owner: str) -> Iterator[None]:
     check_regular(path)
     with path.open("a") as file:
         try:
@@ -76,39 +76,39 @@ def _holding_file(path: Path, mark: str) -> Iterator[None]:
                 "process trains in it"
             )
         file.truncate(0)
-        file.write(mark)
+        file.write(owner)
         file.flush()
         os.fsync(file.fileno())
         yield
 
 
 @contextmanager
-def _holding_object(path: BucketPath, mark: str) -> Iterator[None]:
-    _acquire(path, mark)
+def _object_lock(path: BucketPath, owner: str) -> Iterator[None]:
+    _acquire(path, owner)
     stop = threading.Event()
-    heartbeat = threading.Thread(target=_renew, args=(path, mark, stop), daemon=True, name="lock")
+    heartbeat = threading.Thread(target=_renew, args=(path, owner, stop), daemon=True, name="lock")
     heartbeat.start()
-    _held.add(mark)
+    _held.add(owner)
     try:
         yield
     finally:
-        _held.discard(mark)
+        _held.discard(owner)
         stop.set()
         # If the store is unreachable, the lock expires after a minute.
-        release = threading.Thread(target=_release, args=(path, mark, heartbeat), daemon=True)
-        release.start()
-        release.join(_RELEASE_SECONDS)
+        releaser = threading.Thread(target=_release, args=(path, owner, heartbeat), daemon=True)
+        releaser.start()
+        releaser.join(_RELEASE_SECONDS)
 
 
-def _release(path: BucketPath, mark: str, heartbeat: threading.Thread) -> None:
+def _release(path: BucketPath, owner: str, heartbeat: threading.Thread) -> None:
     heartbeat.join()
     with suppress(OSError, ValueError):
-        if _mark_of(path) == mark:
+        if _owner_of(path) == owner:
             path.unlink(missing_ok=True)
 
 
-def _acquire(path: BucketPath, mark: str) -> None:
-    content = f"{mark} {_this_process()} 0".encode()
+def _acquire(path: BucketPath, owner: str) -> None:
+    content = f"{owner} {_this_process()} 0".encode()
     while True:
         with suppress(FileExistsError):
             path.write_bytes(content, mode="create")
@@ -116,7 +116,7 @@ def _acquire(path: BucketPath, mark: str) -> None:
         if _is_abandoned(path):  # otherwise, the lock was removed meanwhile
             path.write_bytes(content)
             time.sleep(_SETTLE_SECONDS)
-            if _mark_of(path) != mark:
+            if _owner_of(path) != owner:
                 raise BlockingIOError
             return
 
@@ -148,24 +148,24 @@ def _is_abandoned(path: BucketPath) -> bool:
     return bool(content)
 
 
-def _renew(path: BucketPath, mark: str, stop: threading.Event) -> None:
+def _renew(path: BucketPath, owner: str, stop: threading.Event) -> None:
     """Rewrite a lock periodically; send SIGTERM to this process if another one took the lock."""
     num_heartbeats = 0
     while not stop.wait(_HEARTBEAT_SECONDS):
         num_heartbeats += 1
         with suppress(OSError, ValueError):  # the store is temporarily unreachable
-            if _mark_of(path) != mark:
+            if _owner_of(path) != owner:
                 warn(f"another process took the lock {path}; this process stops")
                 os.kill(os.getpid(), signal.SIGTERM)
                 return
-            path.write_bytes(f"{mark} {_this_process()} {num_heartbeats}".encode())
+            path.write_bytes(f"{owner} {_this_process()} {num_heartbeats}".encode())
 
 
 def _content_of(path: BucketPath) -> str:
     return (content_of(path) or b"").decode()
 
 
-def _mark_of(path: BucketPath) -> str:
+def _owner_of(path: BucketPath) -> str:
     return (_content_of(path).split() or [""])[0]
 
 

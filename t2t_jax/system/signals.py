@@ -204,17 +204,17 @@ def _leave_to_thread(number: int, frame: FrameType | None) -> None:
 def _listen(descriptor: int) -> None:
     """Read signal numbers from a pipe, one per byte, until the pipe is closed."""
     global _is_stopping
-    with open(descriptor, "rb", buffering=0) as numbers:
-        while number := numbers.read(1):
+    with open(descriptor, "rb", buffering=0) as pipe:
+        while number := pipe.read(1):
             if number == _SETTLE:
                 _settled.set()
                 continue
             if number[0] not in _watched:  # other code installed a handler
                 continue
-            innermost = _stops[-1:]  # a copy, because the main thread may exit the block now
-            if innermost and innermost[0].receive(number[0]):
+            innermost_stops = _stops[-1:]  # a copy, because the main thread may exit the block now
+            if innermost_stops and innermost_stops[0].receive(number[0]):
                 _is_stopping = True
-            elif innermost or not _is_stopping or number[0] == signal.SIGINT:
+            elif innermost_stops or not _is_stopping or number[0] == signal.SIGINT:
                 _end(number[0])
 
 
