@@ -129,7 +129,7 @@ def in_parts(
     mesh = _mesh.get()
     if mesh is None or mesh.size == 1:
         return function
-    specs = tuple(_sharding(mesh, names).spec for names in argument_axes)
+    specs = tuple(_sharding(mesh, axes).spec for axes in argument_axes)
     out_spec = _sharding(mesh, result_axes).spec
     return jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=out_spec, check_vma=False)
 

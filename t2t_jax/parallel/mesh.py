@@ -137,13 +137,12 @@ class BatchLayout(NamedTuple):
 
     def local_rows(self) -> Int[np.ndarray, " n"]:
         """Return the sorted indices of the batch rows of this process."""
-        if len(self.mesh.local_devices) == self.mesh.size:
-            in_pass = np.arange(self.rows_per_pass)
-        else:
+        first_pass_rows = np.arange(self.rows_per_pass)
+        if len(self.mesh.local_devices) < self.mesh.size:
             shape = (self.passes, self.rows_per_pass, 1)
-            parts = filter(None, by_rows(self.mesh).addressable_devices_indices_map(shape).values())
-            in_pass = np.unique([np.arange(self.rows_per_pass)[rows] for _, rows, _ in parts])
-        return (np.arange(self.passes)[:, None] * self.rows_per_pass + in_pass).ravel()
+            indices = by_rows(self.mesh).addressable_devices_indices_map(shape).values()
+            first_pass_rows = np.unique([first_pass_rows[index[1]] for index in indices if index])
+        return (np.arange(self.passes)[:, None] * self.rows_per_pass + first_pass_rows).ravel()
 
     def put(self, batch: _Batch) -> _Batch:
         """Put a batch on the devices.
@@ -155,18 +154,18 @@ class BatchLayout(NamedTuple):
         Returns:
           Arrays `[passes, rows_per_pass, length]`, over all devices of all processes.
         """
-        local = self.local_rows()
-        in_pass = local[: len(local) // self.passes]
+        local_rows = self.local_rows()
+        first_pass_rows = local_rows[: len(local_rows) // self.passes]
 
         def lay_out(x: np.ndarray) -> jax.Array:
-            padded = np.pad(x, ((0, len(local) - len(x)), *[(0, 0)] * (x.ndim - 1)))
+            padded = np.pad(x, ((0, len(local_rows) - len(x)), *[(0, 0)] * (x.ndim - 1)))
             # [local rows, length] -> [passes, local rows per pass, length]
-            passes = padded.reshape(self.passes, len(in_pass), *x.shape[1:])
+            rows_by_pass = padded.reshape(self.passes, len(first_pass_rows), *x.shape[1:])
 
             def part(index: tuple[slice, ...] | None) -> np.ndarray:
                 assert index is not None
                 start, stop, _ = index[1].indices(self.rows_per_pass)
-                return passes[:, np.searchsorted(in_pass, start) :][:, : stop - start]
+                return rows_by_pass[:, np.searchsorted(first_pass_rows, start) :][:, : stop - start]
 
             shape = (self.passes, self.rows_per_pass, *x.shape[1:])
             return jax.make_array_from_callback(shape, by_rows(self.mesh), part)
