@@ -386,9 +386,9 @@ def predictions(translator: Translator, examples: Examples) -> list[Prediction]:
     with devices.within_memory(decoding=True):
         for placement, targets, outputs in computed_batches(translator, examples, program):
             arrays = targets.tokens, *(np.reshape(x, targets.tokens.shape) for x in outputs)
-            for example, row, segment in zip(*placement, strict=True):
+            for example_index, row, segment in zip(*placement, strict=True):
                 is_target = targets.segments[row] == segment
-                results[example] = Prediction(*(x[row][is_target] for x in arrays))
+                results[example_index] = Prediction(*(x[row][is_target] for x in arrays))
     return results
 
 

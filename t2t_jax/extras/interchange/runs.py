@@ -37,8 +37,8 @@ def write_run(model: PortableModel, workdir: Path, imported: records.Record) -> 
     try:
         params = jax.tree.map(jnp.asarray, names.parameters_of(model.arrays, shapes))
     except UserError as error:
-        path = imported.get("path", "the model")
-        raise UserError(f"{path}: {error}; its options belong to another model") from error
+        origin_name = imported.get("path", "the model")
+        raise UserError(f"{origin_name}: {error}; its options belong to another model") from error
     step = model.steps[-1] if model.steps else 0
     with atomic_file.writing_directory(workdir) as new_directory:
         claim_for_import(new_directory, config, model.vocabulary, imported)

@@ -77,13 +77,13 @@ class Slurm(job.GpuHosts, job.TrainJob):
         job_number = number_file.read_text("utf-8", "replace").strip()
         command = ["squeue", "--noheader", "--format=%T", f"--jobs={job_number}"]
         try:
-            state = subprocess.run(command, capture_output=True, text=True, errors="replace")
+            squeue = subprocess.run(command, capture_output=True, text=True, errors="replace")
         except FileNotFoundError:
             return
-        if state.returncode == 0 and state.stdout.strip():  # squeue fails for forgotten jobs
+        if squeue.returncode == 0 and squeue.stdout.strip():  # squeue fails for forgotten jobs
             raise UserError(
-                f"job {job_number} of Slurm trains in {folder.parent} ({state.stdout.split()[0]}); "
-                f"wait for it, or end it first: scancel {job_number}"
+                f"job {job_number} of Slurm trains in {folder.parent} "
+                f"({squeue.stdout.split()[0]}); wait for it, or end it first: scancel {job_number}"
             )
 
     def text(self, training: job.LaunchedTraining, path: Path) -> str:

@@ -173,11 +173,11 @@ def _table(runs: Sequence[WatchedRun]) -> Table:
 def _cells(run: WatchedRun) -> list[str]:
     history = run.history
     record = history.training[-1] if history.training else {"step": 0}
-    progress, remaining = plateau(history.evaluations), _seconds_left(run)
+    best_so_far, remaining = plateau(history.evaluations), _seconds_left(run)
     return [
         f"{record['step']:,} / {run.config.training.num_train_steps:,}",
         _format(record.get("loss"), ".3f"),
-        UNKNOWN if progress is None else f"{progress.best:.2f} at {progress.best_step:,}",
+        UNKNOWN if best_so_far is None else f"{best_so_far.best:.2f} at {best_so_far.best_step:,}",
         _format(record.get("target_tokens_per_second"), ",.0f"),
         _format(record.get("data_wait"), ".0%"),
         "ended" if history.end else UNKNOWN if remaining is None else duration(remaining),
