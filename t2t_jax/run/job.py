@@ -268,12 +268,12 @@ class Goodput(NamedTuple):
         """
         seconds, hours = self.seconds, self.device_hours
         total, mfu = sum(seconds.values()), self.mfu or (None, None)
-        jobs_hours = sum(hours.values()) - hours[BETWEEN]
+        in_job_hours = sum(hours.values()) - hours[BETWEEN]
         return {
             "seconds": total,
             "device_hours": sum(hours.values()),
             "cost": None if price is None else price * sum(hours.values()),
-            "kwh": None if watts is None else watts * jobs_hours / 1000,
+            "kwh": None if watts is None else watts * in_job_hours / 1000,
             "steps": sum(job.steps for job in self.jobs),
             "repeated_steps": sum(job.repeated for job in self.jobs),
             "mfu": {"productive": mfu[0], "whole": mfu[1]},

@@ -126,13 +126,13 @@ class TrainedRun:
 
     def __repr__(self) -> str:
         """Describe the run by directory, size, step and dev score."""
-        size = "unknown"
+        size_text = "unknown"
         with suppress(UserError, OSError):  # the directory may have been deleted
             run = read_run(self.directory)
-            size = f"{num_parameters(run.config.model, len(run.vocabulary)):,}"
+            size_text = f"{num_parameters(run.config.model, len(run.vocabulary)):,}"
         step = max((record["step"] for record in self.history.training), default=0)
-        score = score_at(self.history.evaluations)
-        return f"<TrainedRun: {self.directory}, {size} parameters, step {step:,}{score}>"
+        score_text = score_at(self.history.evaluations)
+        return f"<TrainedRun: {self.directory}, {size_text} parameters, step {step:,}{score_text}>"
 
     def load(
         self,

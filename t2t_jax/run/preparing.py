@@ -297,9 +297,10 @@ def _check_dev(config: Config, corpus: Corpus, vocabulary: Vocabulary) -> None:
 def shared_facts(plan: Plan) -> dict[str, str]:
     """Return the config and the hashes of files, which all processes must share, by description."""
     entries = named_entries(plan.config).values()
-    of_hosts = {"data.corpus": "", "data.cache_dir": "", "data.prefetch": 1}  # may differ by host
+    # These fields may differ by host.
+    host_placeholders = {"data.corpus": "", "data.cache_dir": "", "data.prefetch": 1}
     return {
-        "the config": plan.config.replace(of_hosts).to_json(),
+        "the config": plan.config.replace(host_placeholders).to_json(),
         **{f"the {name}": digest for name, digest in plan.fingerprints.items()},
         **{f"the file of {entry.title}": str(entry.source) for entry in entries},
     }

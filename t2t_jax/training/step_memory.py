@@ -106,15 +106,15 @@ def _declared(model: ModelConfig, vocab_size: int) -> Parameters:
 
     They hold as many parameters of each kind.
     """
-    layer_matrices = [*matrices_of_layers(model)]
-    tables = [(entries, model.d_model) for entries in model.entries(vocab_size).values()]
+    matrix_shapes = [*matrices_of_layers(model)]
+    table_shapes = [(entries, model.d_model) for entries in model.entries(vocab_size).values()]
     num_others = num_parameters(model, vocab_size)
-    num_others -= sum(math.prod(shape) for shape in (*layer_matrices, *tables))
-    full, remainder = divmod(num_others, _VECTOR)  # an axis is limited to 2**31 entries
+    num_others -= sum(math.prod(shape) for shape in (*matrix_shapes, *table_shapes))
+    num_vectors, tail = divmod(num_others, _VECTOR)  # an axis is limited to 2**31 entries
     return {
-        **_boxed(MatrixBox, ("layers", "embed", "heads"), *layer_matrices),
-        **_boxed(MatrixBox, ("vocab", "embed"), *tables),
-        **_boxed(nn.LogicallyPartitioned, ("vector", "vector"), (full, _VECTOR), (1, remainder)),
+        **_boxed(MatrixBox, ("layers", "embed", "heads"), *matrix_shapes),
+        **_boxed(MatrixBox, ("vocab", "embed"), *table_shapes),
+        **_boxed(nn.LogicallyPartitioned, ("vector", "vector"), (num_vectors, _VECTOR), (1, tail)),
     }
 
 

@@ -346,8 +346,8 @@ def _root_cause(error: BaseException) -> BaseException:
 def reason_of(error: BaseException) -> str:
     """Describe the root cause of an error, without the settings that TensorStore dumps."""
     error = _root_cause(error)
-    words = in_one_line(re.split(r" \[(?:tensorstore_spec|os_error_code)", str(error))[0])
-    reason = words.rpartition('": ')[2]
+    message = in_one_line(re.split(r" \[(?:tensorstore_spec|os_error_code)", str(error))[0])
+    reason = message.rpartition('": ')[2]
     if len(reason) > _LONGEST:
         # The reason may come before or after long file names, so keep the start and the end.
         head, tail = reason[: _LONGEST // 2], reason[-_LONGEST // 2 :]
