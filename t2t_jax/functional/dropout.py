@@ -53,10 +53,10 @@ def hashes(
       shape: `[rows, *inner]`.
       key: the PRNG key, and the global index of the first row.
     """
-    rows, *inner = shape
+    num_rows, *inner = shape
     indices = jax.lax.iota(jnp.uint32, math.prod(inner)).reshape(1, *inner)
     first_row = jnp.asarray(key.first_row, jnp.uint32)
-    return hashes_at(indices, rows, jax.random.bits(key.key, (2,)), first_row)
+    return hashes_at(indices, num_rows, jax.random.bits(key.key, (2,)), first_row)
 
 
 def hashes_at(

@@ -75,9 +75,9 @@ def is_supported() -> bool:
 
     with jax.default_device(jax.local_devices(backend="cpu")[0]):
         matrix = jnp.ones((_BLOCK, _BLOCK), jnp.bfloat16)
-        gradient = jax.jit(jax.grad(loss, argnums=(0, 1, 2)))
+        grad_function = jax.jit(jax.grad(loss, argnums=(0, 1, 2)))
         try:
-            jax.block_until_ready(gradient(matrix[None], matrix, matrix[0]))
+            jax.block_until_ready(grad_function(matrix[None], matrix, matrix[0]))
         except jax.errors.JaxRuntimeError:
             return False
     return True

@@ -48,8 +48,8 @@ def cached_attention(
     # Split the weights by part, because joining the values would copy the cache.
     boundaries = [*accumulate(x.shape[-1] for x in scores)][:-1]
     chunks = jnp.split(weights, boundaries, axis=-1)
-    heads = sum(_weighted_values(x, part.value) for x, part in zip(chunks, parts, strict=True))
-    return jnp.asarray(heads).astype(query.dtype)
+    outputs = sum(_weighted_values(x, part.value) for x, part in zip(chunks, parts, strict=True))
+    return jnp.asarray(outputs).astype(query.dtype)
 
 
 def _scores(
@@ -76,8 +76,8 @@ def _weighted_values(
     batch, num_heads, num_queries, slots = weights.shape
     # Rows r as in `_scores`: with more axes, XLA for CPUs would transpose the values at every step.
     rows = weights.astype(value.dtype).reshape(batch, value.shape[1], -1, slots)
-    heads = jnp.einsum("bgrk,bgkd->bgrd", rows, value)
-    return heads.reshape(batch, num_heads, num_queries, -1).swapaxes(1, 2)
+    outputs = jnp.einsum("bgrk,bgkd->bgrd", rows, value)
+    return outputs.reshape(batch, num_heads, num_queries, -1).swapaxes(1, 2)
 
 
 def fused_cached_attention(

@@ -48,9 +48,9 @@ def build(
         )
     if not isinstance(vocab_size, int | np.integer) or vocab_size < 1:
         raise UserError(f"vocab_size={quote(vocab_size)} is not a positive whole number")
-    model = config.model if isinstance(config, Config) else config
+    model_config = config.model if isinstance(config, Config) else config
     remat = config.parallel.remat if isinstance(config, Config) else "none"
-    return _network(model, int(vocab_size), kernels, None, remat)
+    return _network(model_config, int(vocab_size), kernels, None, remat)
 
 
 def _network(

@@ -69,14 +69,14 @@ class LayerStack(nn.Module):
             return layer(x, replace(context, layer=index)), None
 
         if self.remat != "none":
-            saves_matmuls = jax.checkpoint_policies.save_only_these_names(MATMUL_NAME)
+            matmul_policy = jax.checkpoint_policies.save_only_these_names(MATMUL_NAME)
             # XLA's common-subexpression elimination (CSE) would undo rematerialization, except in a
             # loop, where preventing CSE only costs time.
             is_loop = depth > 1 and not unrolls
             one_layer = nn.remat(
                 one_layer,
                 prevent_cse=not is_loop,
-                policy=saves_matmuls if self.remat == "dots" else None,
+                policy=matmul_policy if self.remat == "dots" else None,
             )
         # The check of `nn.scan` traces the layer a second time, which changes the random numbers of
         # the layer. Where a layer draws any, the check stays on, so that runs keep their results.
