@@ -76,10 +76,10 @@ class Form(NamedTuple):
 def row_form(content: Content, config: DataConfig) -> Form:
     """Choose the batch shapes of a corpus: one per length bucket, or one for packed rows."""
     lengths = content.source.max_length, content.target.max_length
-    longest = max(config.max_length, *lengths)
+    longest_length = max(config.max_length, *lengths)
     if config.batching == "pack":
-        return Form((_packed_shape(content, longest, config),), True)
-    ladder = np.array(length_ladder(longest))
+        return Form((_packed_shape(content, longest_length, config),), True)
+    ladder = np.array(length_ladder(longest_length))
     rungs = ladder[: 1 + np.searchsorted(ladder, max(lengths))].tolist()
     # Text of one language has no sources, and no positions for them.
     has_sources = content.source.total > 0
@@ -119,18 +119,18 @@ def _pack(
     return Layout(np.zeros(num_rows, np.uint8), members, starts)
 
 
-def _packed_shape(content: Content, longest: int, config: DataConfig) -> BatchShape:
+def _packed_shape(content: Content, longest_length: int, config: DataConfig) -> BatchShape:
     """Choose the shape of a batch of packed rows.
 
     The side, source or target, with more tokens gets up to twice the length of the other.
     """
-    min_length = _round_up(longest, 8)
+    min_length = _round_up(longest_length, 8)
     totals = np.array([content.source.total, content.target.total])
     if not totals[0]:
         return batch_shape(config, 0, min_length)
-    bounds = np.array([config.source_tokens_per_step, config.target_tokens_per_step])
+    step_tokens = np.array([config.source_tokens_per_step, config.target_tokens_per_step])
     lengths = min_length * np.minimum(totals / totals.min(), 2)
-    lengths = np.rint(np.minimum(lengths, bounds - bounds % 8) / 8).astype(int) * 8
+    lengths = np.rint(np.minimum(lengths, step_tokens - step_tokens % 8) / 8).astype(int) * 8
     return batch_shape(config, *np.maximum(min_length, lengths).tolist())
 
 

@@ -92,7 +92,7 @@ def _checked_starts(
     start = jnp.asarray(start, jnp.int32)
     if start.ndim != 1:
         raise UserError(f"start has shape {start.shape}; give one token for each sentence")
-    rows = len(start) * beam_size
+    num_rows = len(start) * beam_size
     state = jax.tree.map(jnp.asarray, state)
     for x in jax.tree.leaves(state):
         if x.shape[:1] != start.shape:
@@ -100,19 +100,19 @@ def _checked_starts(
                 f"state has an array of shape {x.shape}; give it a row for each of the "
                 f"{len(start)} sentences in start"
             )
-    before = jax.tree.map(lambda x: jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype), state)
-    outputs = jax.eval_shape(step, jax.ShapeDtypeStruct((rows,), jnp.int32), before)
+    state = jax.tree.map(lambda x: jax.ShapeDtypeStruct((num_rows, *x.shape[1:]), x.dtype), state)
+    outputs = jax.eval_shape(step, jax.ShapeDtypeStruct((num_rows,), jnp.int32), state)
     if not isinstance(outputs, tuple) or len(outputs) != 2:
         raise UserError("step must return a tuple of two; return logits and state")
-    logits, after = outputs
-    if len(logits.shape) != 2 or logits.shape[0] != rows:
+    logits, new_state = outputs
+    if len(logits.shape) != 2 or logits.shape[0] != num_rows:
         raise UserError(
-            f"step returned logits of shape {logits.shape} for {rows} hypotheses; return "
-            f"[{rows}, vocabulary]"
+            f"step returned logits of shape {logits.shape} for {num_rows} hypotheses; return "
+            f"[{num_rows}, vocabulary]"
         )
     if not 0 <= eos_id < logits.shape[1]:
         raise UserError(f"eos_id={eos_id} is not a token; give one from 0 to {logits.shape[1] - 1}")
-    types = [jax.tree.map(lambda x: f"{x.dtype}{list(x.shape)}", tree) for tree in (before, after)]
+    types = [jax.tree.map(lambda x: f"{x.dtype}{[*x.shape]}", tree) for tree in (state, new_state)]
     if types[0] != types[1]:
         raise UserError(
             f"step returned a state of {types[1]} for a state of {types[0]}; return arrays of the "

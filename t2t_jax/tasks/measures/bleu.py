@@ -147,10 +147,10 @@ def tokenized_split_bleu(
       0 to 100, unrounded; 0 if no 4-gram matches.
     """
     check_references(hypotheses, references)
-    words = [split_words(lines, language) for lines in (hypotheses, references)]
+    tokenized_pair = [split_words(lines, language) for lines in (hypotheses, references)]
     # `force` suppresses the warning about tokenized text.
     bleu = bleu_metric(tokenize="none", smooth_method="none", force=True)
-    return bleu.corpus_score(words[0], [words[1]]).score
+    return bleu.corpus_score(tokenized_pair[0], [tokenized_pair[1]]).score
 
 
 def split_words(lines: Sequence[str], language: str) -> list[str]:
