@@ -266,14 +266,14 @@ def _split_note(state: GridState) -> str:
 
 def _outside_note(outside: Sequence[CellReport]) -> list[str]:
     """Return a note on variants that the config file lacks, with their seeds and perplexities."""
-    rows = []
-    for row, reports in grouped((report.cell.variant, report) for report in outside).items():
+    variant_notes = []
+    for variant, reports in grouped((report.cell.variant, report) for report in outside).items():
         text, perplexities = "no result", [r.result["perplexity"] for r in reports if r.result]
         if perplexities:
-            seeds = "1 seed" if len(perplexities) == 1 else f"{len(perplexities)} seeds"
-            text = f"{seeds}, perplexity {perplexity_text(fmean(perplexities))}"
-        rows.append(f"{row} ({text})")
-    return _names_note("Not in the config file", rows)
+            seeds_text = "1 seed" if len(perplexities) == 1 else f"{len(perplexities)} seeds"
+            text = f"{seeds_text}, perplexity {perplexity_text(fmean(perplexities))}"
+        variant_notes.append(f"{variant} ({text})")
+    return _names_note("Not in the config file", variant_notes)
 
 
 def _paused(cells: Mapping[str, Sequence[Cell]], scores: Scores) -> dict[str, int]:

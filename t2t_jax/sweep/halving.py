@@ -120,14 +120,14 @@ class HalvedGrid:
         halving: Halving,
         workdir: Path,
         *,
-        leave_out: bool = False,
+        cross_fit: bool = False,
     ) -> None:
         """Set up the rungs, and the groups of competing variants.
 
         Args:
           cells: the cells of each variant, in the order of seeds.
           groups: variants that compete with each other; the best of each group continue.
-          leave_out: whether to choose once per seed, without the scores of that seed, for
+          cross_fit: whether to choose once per seed, without the scores of that seed, for
             cross-fitting. A variant continues if any of these choices promotes it.
         """
         if halving.asha:
@@ -139,7 +139,7 @@ class HalvedGrid:
         self._cells, self._groups, self._halving, self._workdir = cells, groups, halving, workdir
         self.steps = halving.steps(next(iter(cells.values()))[0].config)
         num_seeds = len(next(iter(cells.values())))
-        self._held_out = [*range(num_seeds)] if leave_out and num_seeds > 1 else [-1]
+        self._held_out = [*range(num_seeds)] if cross_fit and num_seeds > 1 else [-1]
 
     def cells(self, scores: Scores) -> Sequence[Cell]:
         """Return all cells, each with the step to train to: its variant's last rung so far."""

@@ -160,7 +160,7 @@ class Local:
         free = [i for i, job in enumerate(self._jobs) if job is None or job.poll() is not None]
         if not free:
             return None
-        share = free[0]
+        share_index = free[0]
         cell.log.parent.mkdir(parents=True, exist_ok=True)
         check_regular(cell.log)
         with cell.log.open("ab") as log:
@@ -175,11 +175,11 @@ class Local:
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, **self._gpus[share], **environment_of(cell.config)},
+                env={**os.environ, **self._gpus[share_index], **environment_of(cell.config)},
                 start_new_session=True,  # Ctrl-C must reach the cell only through `stop`
             )
-        job = self._jobs[share] = _LocalJob(cell, process)
-        os.sched_setaffinity(process.pid, self._cores[share])
+        job = self._jobs[share_index] = _LocalJob(cell, process)
+        os.sched_setaffinity(process.pid, self._cores[share_index])
         return job
 
 

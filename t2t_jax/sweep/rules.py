@@ -106,8 +106,8 @@ class PlannedGrid:
         self.choose_cells = lambda scores: all_cells
         if rules.halving is not None:
             cells_by_row = grouped((cell.variant, cell) for cell in all_cells)
-            halving, leave_out = Halving.of(rules.halving), bool(rules.tune)
-            self.halved = HalvedGrid(cells_by_row, groups, halving, workdir, leave_out=leave_out)
+            halving, cross_fit = Halving.of(rules.halving), bool(rules.tune)
+            self.halved = HalvedGrid(cells_by_row, groups, halving, workdir, cross_fit=cross_fit)
             self.choose_cells, self.rungs = self.halved.cells, self.halved.steps
 
     def cells(self, scores: Scores) -> Sequence[Cell]:

@@ -132,11 +132,11 @@ def check_same_code(software: "Mapping[str, Iterable[Record]]") -> None:
     if differences := code_differences(software.items()):
         (name, changed), *other_cells = differences.items()
         first_name, records = next(iter(software.items()))
-        commit = next((f" (commit {r['commit'][:12]})" for r in records if "commit" in r), "")
+        commit_note = next((f" (commit {r['commit'][:12]})" for r in records if "commit" in r), "")
         suffix = f" (also {', '.join(cell for cell, _ in other_cells)})" if other_cells else ""
         reference = "its first steps" if name == first_name else first_name
-        kind, remedy = f"code than {reference}{commit}", "restore that code"
-        if all(name.startswith(OPEN_FIELDS) for name in changed):
+        kind, remedy = f"code than {reference}{commit_note}", "restore that code"
+        if all(change.startswith(OPEN_FIELDS) for change in changed):
             path, before, *_ = changed[0].split(" ")
             kind, remedy = (f"settings than {reference}", f"set {path}={before} in the config file")
         raise UserError(

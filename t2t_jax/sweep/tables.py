@@ -173,16 +173,16 @@ def summary(rows: Sequence[VariantRow], results: Results, width: int) -> Table:
     caption = "\n".join([*signature, *_notes_on_code(rows)]) or None
     table = Table(box=None, pad_edge=False, caption=caption, caption_justify="left")
     table.add_column("variant", no_wrap=True)
-    for name in ("seeds", "perplexity", "Δ", score.name, "Δ"):
-        table.add_column(name, justify="right", no_wrap=True)
+    for column in ("seeds", "perplexity", "Δ", score.name, "Δ"):
+        table.add_column(column, justify="right", no_wrap=True)
     table.add_column("against the noise", overflow="fold")
     for row in rows:
         texts = []
         for change in (row.perplexity, row.score):
             mean, difference = change.formatted
             texts += [mean, difference.partition(" ± ")[0]]
-        name = in_lines(row.label, width - WIDTH_OF_FIGURES)
-        table.add_row(name, str(row.num_seeds), *texts, row.verdict)
+        label = in_lines(row.label, width - WIDTH_OF_FIGURES)
+        table.add_row(label, str(row.num_seeds), *texts, row.verdict)
     return table
 
 
@@ -257,7 +257,7 @@ def _notes(comparison: Comparison) -> list[str]:
     adjusted = f"by Dunnett's test for all comparisons with `{base}`"
     if comparison.comparisons == "all":
         adjusted = "by Holm's method for all pairs of rows"
-    counts = {name: f"{seeds[0]['target_tokens']:,}" for name, seeds in comparison.results.items()}
+    counts = {name: f"{runs[0]['target_tokens']:,}" for name, runs in comparison.results.items()}
     notes = [
         f"perplexity: exp of the mean negative log-likelihood per subword "
         f"({_by_value(counts)} of them).",

@@ -52,9 +52,9 @@ def is_at_end(value: object, values: Sequence[object] | Range) -> bool:
     """
     if isinstance(values, Range):
         assert isinstance(value, int | float)
-        scale: Callable[[float], float] = math.log if values.scale == "log" else float
-        low, high = scale(values.low), scale(values.high)
-        return not 0.05 <= (scale(value) - low) / (high - low) <= 0.95
+        to_scale: Callable[[float], float] = math.log if values.scale == "log" else float
+        low, high = to_scale(values.low), to_scale(values.high)
+        return not 0.05 <= (to_scale(value) - low) / (high - low) <= 0.95
     numbers = [candidate for candidate in values if isinstance(candidate, int | float)]
     return len(numbers) == len(values) > 1 and value in (min(numbers), max(numbers))
 

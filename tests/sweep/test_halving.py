@@ -106,7 +106,7 @@ def test_no_cell_passes_a_rung_without_its_score_there(number, rng):
     """A variant may be promoted for one seed by the others, before that seed came to the rung."""
     grid = grid_of(number)
     truth, known = scores_of(rng, grid, 3), {}
-    plan = halved(grid, 3, None, leave_out=True)
+    plan = halved(grid, 3, None, cross_fit=True)
     while open_cells := without_score(plan.cells(known), known):
         cell = rng.choice(open_cells)
         of_cell = known.setdefault(cell.name, {})
@@ -120,7 +120,7 @@ def test_a_variant_left_out_for_one_seed_goes_on_if_another_choice_needs_it(numb
     """With three seeds a choice is made without each of them, of the scores of the other two."""
     grid = grid_of(number)
     truth = scores_of(rng, grid, 3, diverging=0)
-    wanted = halved(grid, 3, None, leave_out=True).cells(truth)
+    wanted = halved(grid, 3, None, cross_fit=True).cells(truth)
     until = {cell.variant: cell.last_step for cell in wanted}
     expected = dict.fromkeys(grid.variants, 0)
     for left_out in range(3):
