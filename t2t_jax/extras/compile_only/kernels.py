@@ -316,8 +316,8 @@ def _moved_bytes(
         return 2 * _num_bytes(instruction)
     if instruction.opcode == "dynamic-update-slice":
         return 2 * operand_bytes[1]
-    called = instruction.called if "fusion" in instruction.opcode else []
-    fused_ops = program.computations.get(called[0], ()) if called else ()
+    called_names = instruction.called if "fusion" in instruction.opcode else []
+    fused_ops = program.computations.get(called_names[0], ()) if called_names else ()
     root = root_of(fused_ops)
     if root is None:
         return sum(operand_bytes) + _num_bytes(instruction)

@@ -34,14 +34,15 @@ BROAD = 0.8
 class Subwords:
     """The subwords of a sentence that are the queries or keys of an attention."""
 
-    def __init__(self, words: Sequence[int], pieces: Sequence[str]) -> None:
+    def __init__(self, word_indices: Sequence[int], pieces: Sequence[str]) -> None:
         """Mark the subwords that are punctuation.
 
         Args:
-          words: the word index of each subword, from 0; -1 for the end or start of a sentence.
+          word_indices: the word index of each subword, from 0; -1 for the end or start of a
+            sentence.
           pieces: the subwords as the vocabulary writes them.
         """
-        self.words = np.array(words, int)
+        self.words = np.array(word_indices, int)
         """The word index of each subword."""
         marks = [_is_punctuation(piece) for piece in pieces]
         self.is_punctuation = np.array(marks, bool) & (self.words >= 0)

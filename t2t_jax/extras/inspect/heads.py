@@ -174,8 +174,8 @@ class _Measures:
         totals: dict[Part, HeadCounts] = {}
         vocabulary = self.translator.vocabulary
         for index, (source, target) in enumerate(zip(self.sources, self.targets, strict=True)):
-            row = index % _ROWS
-            if row == 0:
+            batch_row = index % _ROWS
+            if batch_row == 0:
                 safe_point()
                 weights = weights_of(self.translator, self.batches[index // _ROWS])
             [source_pieces] = vocabulary.pieces([source])
@@ -186,8 +186,8 @@ class _Measures:
             )
             for name, (queries, keys) in sides.items():
                 # [layers, heads, queries, keys] of the sentence, without padding
-                row_weights = weights[name][:, row, :, : len(queries.words), : len(keys.words)]
-                counts = count_heads(row_weights, queries, keys, name)
+                attention = weights[name][:, batch_row, :, : len(queries.words), : len(keys.words)]
+                counts = count_heads(attention, queries, keys, name)
                 totals[name] = totals[name] + counts if name in totals else counts
         return totals
 

@@ -87,14 +87,14 @@ def with_hf_search(
     ids = {int(hf_id): our_id for our_id, hf_id in enumerate(hf_ids)}
     fields = _decoding_fields(settings, ids, hf_config["pad_token_id"], file)
     # config.json also has fields of the network, so check only the names that we know there.
-    names = record.keys() - _DEFAULTS.keys() - _HARMLESS if is_separate else _UNSUPPORTED.keys()
+    names_to_check = record.keys() - _DEFAULTS - _HARMLESS if is_separate else _UNSUPPORTED.keys()
     arrays = dict(model.arrays)
     if settings["renormalize_logits"] and "output_bias" not in arrays:
         warn(f"{path} has renormalize_logits=True; in t2t_jax, padding keeps some probability")
     elif settings["renormalize_logits"]:
         arrays["output_bias"] = arrays["output_bias"].copy()
         arrays["output_bias"][[*fields["decoding.forbidden_ids"]]] = _FORBIDDEN_BIAS
-    if lost := _lost_settings(record, settings, names - {*caller_settings}, hf_config):
+    if lost := _lost_settings(record, settings, names_to_check - {*caller_settings}, hf_config):
         warn(
             f"{file} has {' and '.join(lost)}, for which t2t_jax has no counterpart; "
             "translations may differ from those of transformers"

@@ -423,16 +423,16 @@ def _merge_patch_file(manifest: str, patch: Path) -> str:
     return _HEADER + yaml.dump(content, Dumper=Dumper, sort_keys=False, width=1_000_000)
 
 
-def _merge(value: object, change: object, path: str) -> object:
+def _merge(value: object, change: object, prefix: str) -> object:
     """Merge a change into a part of a manifest, like a strategic merge patch of Kubernetes.
 
     Mappings are merged, and so are lists of items with names or mount paths. null removes a field.
-    Error messages begin with `path`.
+    Error messages begin with `prefix`.
     """
     if isinstance(change, dict):
         fields = dict(value) if isinstance(value, dict) else {}
         for name, part in change.items():
-            fields[name] = _merge(fields.get(name), part, f"{path}{name}.")
+            fields[name] = _merge(fields.get(name), part, f"{prefix}{name}.")
         return {name: part for name, part in fields.items() if part is not None}
     if isinstance(value, list) and isinstance(change, list):
         items = {_merge_key(item): item for item in value}
@@ -440,8 +440,8 @@ def _merge(value: object, change: object, path: str) -> object:
             return change
         for item in change:
             if (key := _merge_key(item)) is None:
-                raise UserError(f"{path.rstrip('.')} has an item without a name; add its name")
-            items[key] = _merge(items.get(key), item, f"{path}{key}.")
+                raise UserError(f"{prefix.rstrip('.')} has an item without a name; add its name")
+            items[key] = _merge(items.get(key), item, f"{prefix}{key}.")
         return list(items.values())
     return change
 

@@ -306,24 +306,24 @@ def _training(
     """Return table cells by name: the cost of a run so far, or planned if no step is logged."""
     data, steps = config.data, config.training.num_train_steps
     step_tokens: float = data.target_tokens_per_step
-    seconds = estimate = None
-    default = max(config.parallel.data, 1)
-    records = [{"devices": default} | record for record in log]
+    seconds = flops = None
+    default_devices = max(config.parallel.data, 1)
     names = "step", "target_tokens", "target_tokens_per_second", "devices"
-    figures = page.series(records, "train", *names)
-    last_steps, token_counts, rates, devices = figures[:, figures[2] > 0]
-    if len(last_steps):
+    figures = page.series([{"devices": default_devices} | r for r in log], "train", *names)
+    log_steps, token_counts, rates, devices = figures[:, figures[2] > 0]
+    if len(log_steps):
         # The median is robust to restarts, whose first record covers fewer steps than the gap.
-        step_tokens = float(np.median(token_counts / np.maximum(np.diff(last_steps, prepend=0), 1)))
-        steps = int(last_steps[-1])
+        step_tokens = float(np.median(token_counts / np.maximum(np.diff(log_steps, prepend=0), 1)))
+        steps = int(log_steps[-1])
         times = token_counts / rates * (steps * step_tokens / token_counts.sum())
         seconds = float(times.sum())
         if sustained_tflops is not None:
-            estimate = paper.training_flops(float(devices @ times), sustained_tflops * 1e12)
+            flops = paper.training_flops(float(devices @ times), sustained_tflops * 1e12)
     labels = dict.fromkeys(str(record["devices"]) for record in log if "devices" in record)
-    cell = ", then ".join(labels) or (str(default) if config.parallel.data > 0 else _NOT_LOGGED)
+    fallback = str(default_devices) if config.parallel.data > 0 else _NOT_LOGGED
+    devices_text = ", then ".join(labels) or fallback
     sides = step_tokens * data.source_tokens_per_step / data.target_tokens_per_step, step_tokens
-    return _figures(config.model, data.vocab_size, sides, steps, cell, seconds, estimate)
+    return _figures(config.model, data.vocab_size, sides, steps, devices_text, seconds, flops)
 
 
 def _published_training(published: Mapping[str, Any], model: str) -> dict[str, str]:

@@ -57,30 +57,29 @@ class Entries(NamedTuple):
     languages: dict[str, int]
     """The id of each language's tag, by language code."""
 
-    def vocabulary(self, first: list[int], bos_id: int) -> tuple[Vocabulary, places.Order]:
+    def vocabulary(self, leading_ids: list[int], bos_id: int) -> tuple[Vocabulary, places.Order]:
         """Return the vocabulary that splits text, and the model's id of each vocabulary entry.
 
         Args:
-          first: the model's ids of the entries that come first; see `new_order`.
+          leading_ids: the model's ids of the entries that come first; see `new_order`.
           bos_id: the model's id of `<s>`.
         """
-        is_distinct = (
-            len({*first}) == len(first) and self.pieces.index(places.UNKNOWN) not in first[:2]
-        )
-        if not is_distinct or max(*first, bos_id) >= len(self.pieces):
+        unknown_id = self.pieces.index(places.UNKNOWN)
+        is_distinct = len({*leading_ids}) == len(leading_ids) and unknown_id not in leading_ids[:2]
+        if not is_distinct or max(*leading_ids, bos_id) >= len(self.pieces):
             raise UserError(
                 f"{self.file.with_name('config.json')} has special ids that do not fit the "
-                f"vocabulary: padding, end of sentence and others are {[*first, bos_id]}; copy the "
-                "files of one model"
+                f"vocabulary: padding, end of sentence and others are {[*leading_ids, bos_id]}; "
+                "copy the files of one model"
             )
-        names, old_ids = places.new_order(self.pieces, first)
-        model = model_files.read_bytes(self.file)
+        names, old_ids = places.new_order(self.pieces, leading_ids)
+        data = model_files.read_bytes(self.file)
         with model_files.naming_file(self.file):
             if self.file.name != TOKENIZER:
-                return paired_vocabulary((model, model), (names, names)), old_ids
+                return paired_vocabulary((data, data), (names, names)), old_ids
             # tokenizer.json does not define the entries that only the matrices have.
             ids = [places.NONE if self.pieces[n] == unused(n) else n for n in old_ids.tolist()]
-            return pretrained_vocabulary(model.decode(), ids, names.index(places.UNKNOWN)), old_ids
+            return pretrained_vocabulary(data.decode(), ids, names.index(places.UNKNOWN)), old_ids
 
 
 def unused(token_id: int) -> str:
