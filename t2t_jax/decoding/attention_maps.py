@@ -109,9 +109,9 @@ def words_of(
     num_words, begins_blank, ends_blank, is_empty = facts.T  # each [tokens]
     after_space = np.append(True, ends_blank[:-1] > 0)
     continues_word = (num_words > 0) & (begins_blank == 0) & ~after_space
-    word_counts = np.cumsum(num_words - continues_word)
-    word_indices = np.where(is_empty, -1, np.minimum(word_counts - num_words, word_counts[-1] - 1))
-    return word_indices.tolist()
+    words_so_far = np.cumsum(num_words - continues_word)
+    indices = np.where(is_empty, -1, np.minimum(words_so_far - num_words, words_so_far[-1] - 1))
+    return indices.tolist()
 
 
 @lru_cache(maxsize=4)
@@ -124,8 +124,8 @@ def _text_facts(vocabulary: Vocabulary, of_source: bool) -> Int[np.ndarray, "v 4
     if of_source:
         texts_of_ids = [*map(vocabulary.source_spelling, range(vocabulary.source_size))]
         # The unknown token replaces letters of the source, never the spaces around them.
-        unknown = vocabulary.unk_id
-        texts_of_ids[unknown] = texts_of_ids[unknown].strip()
+        unknown_id = vocabulary.unk_id
+        texts_of_ids[unknown_id] = texts_of_ids[unknown_id].strip()
     rows = [
         (len(text.split()), text[:1].isspace(), text[-1:].isspace(), not text)
         for text in texts_of_ids

@@ -122,9 +122,9 @@ class RowGroup:
         while pairs:
             length = next(n for n in lengths if n >= pairs[-1][1].length)
             next_shorter = max([n for n in lengths if n < length], default=-1)
-            count = sum(sentence.length > next_shorter for _, sentence in pairs)
-            batch_size = _batch_size(count, batch_sizes)
-            batch = pairs[-min(count, batch_size) :]
+            num_of_length = sum(sentence.length > next_shorter for _, sentence in pairs)
+            batch_size = _batch_size(num_of_length, batch_sizes)
+            batch = pairs[-min(num_of_length, batch_size) :]
             del pairs[-len(batch) :]
             rows, sentences = zip(*batch, strict=True)
             arrays = self._arrival_arrays(rows, sentences, batch_size)
@@ -173,13 +173,13 @@ class RowGroup:
     def _assign(self, arrivals: Sequence[tuple[int, Sentence]]) -> tuple[list[int], list[Sentence]]:
         """Assign free rows to new sentences, and an empty sentence to each released row."""
         free_rows = [row for row in range(self.sizes.rows) if row not in self.live]
-        rows = free_rows[: len(arrivals)]
-        self.live |= dict(zip(rows, arrivals, strict=True))
-        released = sorted(self._released.difference(rows))
+        assigned_rows = free_rows[: len(arrivals)]
+        self.live |= dict(zip(assigned_rows, arrivals, strict=True))
+        released = sorted(self._released.difference(assigned_rows))
         self._released.clear()
         # The limit 0 ends the search of an empty sentence at once.
-        empty = Sentence(self._search.model.sources.blank(0), 0, 0)
-        return rows + released, [sentence for _, sentence in arrivals] + [empty] * len(released)
+        empty_sentences = [Sentence(self._search.model.sources.blank(0), 0, 0)] * len(released)
+        return assigned_rows + released, [sentence for _, sentence in arrivals] + empty_sentences
 
     def _arrival_arrays(
         self, rows: Sequence[int], sentences: Sequence[Sentence], batch_size: int

@@ -164,9 +164,9 @@ def _decode_group(
             indices = [queue.popleft()[0] for _ in range(num_arrivals)]
             max_live = _max_live(group.sizes, group.num_free - num_arrivals, len(queue))
             arrivals = [(index, sentences[index]) for index in indices]
-            progress = worker.submit(interceptors.in_other_thread(group.launch), arrivals, max_live)
+            future = worker.submit(interceptors.in_other_thread(group.launch), arrivals, max_live)
             yield results  # the caller reads them while the device computes
-            results = group.collect(progress.result())
+            results = group.collect(future.result())
         yield results
 
 

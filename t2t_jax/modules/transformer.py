@@ -276,16 +276,17 @@ class DecoderNetwork(TokenNetwork):
     ) -> Context:
         """Return the context of a step, with a mask over the cache slots."""
         batch, beam_size, capacity, _ = ancestry_mask.shape
-        num_cached = cache_length(self.config, capacity)
+        num_cache_positions = cache_length(self.config, capacity)
         cache_distances = None
-        # Only a window or a bias depends on the age of a slot, so other models skip this.
-        if self.target_position.bias is not None or num_cached < capacity:
-            steps_ago = (clock - jnp.arange(num_cached)) % num_cached
-            # The ancestry has `capacity` positions and the cache only `length`: match them by age.
+        # Only a window or a bias depends on the age of a position, so other models skip this.
+        if self.target_position.bias is not None or num_cache_positions < capacity:
+            # Step `clock` writes to the cache position `clock % num_cache_positions`.
+            steps_ago = (clock - jnp.arange(num_cache_positions)) % num_cache_positions
+            # The ancestry has `capacity` positions, the cache perhaps fewer: match them by age.
             ancestry_mask = ancestry_mask[:, :, (clock - steps_ago) % capacity]
             cache_distances = jnp.repeat(steps_ago, beam_size)[None]  # [1, slots]
         # [batch, heads, queries, slots]: the beams are the queries.
-        mask = ancestry_mask.reshape(batch, 1, beam_size, num_cached * beam_size)
+        mask = ancestry_mask.reshape(batch, 1, beam_size, num_cache_positions * beam_size)
         context = self.context("target", inputs.positions, mask)
         max_length = inputs.prefix_length + capacity
         return replace(context, length=max_length, cache_distances=cache_distances)

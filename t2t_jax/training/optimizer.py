@@ -27,7 +27,8 @@ from t2t_jax.modules.parameters import (
 _T = TypeVar("_T")
 
 Keep: TypeAlias = Callable[[OptState, OptState], OptState]
-"""A function `keep(new_state, old_state)` that returns the optimizer state to continue with."""
+"""A function `keep(new_state, old_state)` that returns the optimizer state to continue with:
+the old state if the gradients are not finite."""
 Updated: TypeAlias = tuple[Parameters, OptState]
 """The update directions of the parameters, and the optimizer state after a step."""
 
@@ -76,12 +77,12 @@ def from_optax(transformation: optax.GradientTransformation) -> Optimizer:
     return Optimizer(init, update)
 
 
-def bias_corrected(moments: PyTree, decay: float, updates: Int[Array, ""]) -> PyTree:
-    """Divide moments by the sum of their weights, 1 - decay^updates."""
-    # Moments start at 0, so their weights sum to 1 - decay^updates. `expm1` keeps the digits that
-    # 1 - decay**updates loses to rounding. The minimum of 1e-30 stands for a decay of 0: the sum is
-    # 1 in float32 either way.
-    weights = -jnp.expm1(updates.astype(jnp.float32) * math.log(max(decay, 1e-30)))
+def bias_corrected(moments: PyTree, decay: float, num_updates: Int[Array, ""]) -> PyTree:
+    """Divide moments by the sum of their weights, 1 - decay^num_updates."""
+    # Moments start at 0, so their weights sum to 1 - decay^num_updates. `expm1` keeps the digits
+    # that the difference loses to rounding. The minimum of 1e-30 stands for a decay of 0: the sum
+    # is 1 in float32 either way.
+    weights = -jnp.expm1(num_updates.astype(jnp.float32) * math.log(max(decay, 1e-30)))
     return jax.tree.map(lambda x: x / weights, moments)
 
 
@@ -323,8 +324,8 @@ def _by_mean_squares(
         return kind(jnp.zeros((), jnp.int32), *averages)
 
     def update(gradients: Parameters, state: OptState, params: Parameters, keep: Keep) -> Updated:
-        updates = optax.safe_increment(state.updates)
-        weight = updates.astype(jnp.float32) ** -_EXPONENT  # 1 - decay
+        num_updates = optax.safe_increment(state.updates)
+        weight = num_updates.astype(jnp.float32) ** -_EXPONENT  # 1 - decay
 
         def averaged(moments: Parameters, mean_axes: tuple[int, ...]) -> Parameters:
             def update_moment(v: Array, g: Array) -> Array:
@@ -332,7 +333,7 @@ def _by_mean_squares(
 
             return jax.tree.map(update_moment, moments, gradients)
 
-        state = keep(kind(updates, *map(averaged, state[1:], axes)), state)
+        state = keep(kind(num_updates, *map(averaged, state[1:], axes)), state)
         return jax.tree.map(divide, gradients, *state[1:]), state
 
     return Optimizer(init, update)

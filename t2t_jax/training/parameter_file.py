@@ -40,8 +40,8 @@ def check_vocabulary(file: Path, saved: SavedParameters, fingerprint: str) -> No
       fingerprint: the hash of the vocabulary in the directory of the file.
     """
     if saved.vocabulary != fingerprint:
-        vocabulary = file.parent / VOCABULARY
-        raise UserError(f"{vocabulary} is not the vocabulary that {file} was written with")
+        vocabulary_path = file.parent / VOCABULARY
+        raise UserError(f"{vocabulary_path} is not the vocabulary that {file} was written with")
 
 
 def write_parameters(file: Path, saved: SavedParameters, dtype: str = "float32") -> None:

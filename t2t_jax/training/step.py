@@ -230,8 +230,8 @@ def _reducing_once(compute: _Gradients, mesh: Mesh) -> _Gradients:
 
     def run(params: Parameters, step: Int32[Array, ""], batch: Batch) -> tuple[PyTree, LossSums]:
         # [passes, rows, t] -> [passes, parts, rows per part, t]
-        rows = jax.tree.map(lambda x: x.reshape(len(x), num_parts, -1, *x.shape[2:]), batch)
-        return mapped(params, step, rows)
+        parted_batch = jax.tree.map(lambda x: x.reshape(len(x), num_parts, -1, *x.shape[2:]), batch)
+        return mapped(params, step, parted_batch)
 
     return run
 
