@@ -183,40 +183,40 @@ def values_of(hint: object) -> str:
     return _TYPES.get(hint, "TEXT") if isinstance(hint, type) else "TEXT"
 
 
-def flags_of(kind: type, values: object = None, section: str = "", prefix: str = "") -> list[Flag]:
+def flags_of(cls: type, instance: object = None, section: str = "", prefix: str = "") -> list[Flag]:
     """List the flags of a dataclass: one per field.
 
     A field that holds a dataclass has the flags of that dataclass, with the name of the field as
     prefix unless the annotation is `BARE`.
 
     Args:
-      values: an object of the dataclass with the defaults. None uses the defaults of the class, and
+      instance: an object with the defaults. None uses the defaults of the class, and
         lists the config fields of every network architecture.
       section: the config section of the fields; "" for a command.
       prefix: the text before the name of each field, such as "decoding.".
     """
     flags: list[Flag] = []
-    hints = typing.get_type_hints(kind, include_extras=True)
-    for field in dataclasses.fields(kind):
+    hints = typing.get_type_hints(cls, include_extras=True)
+    for field in dataclasses.fields(cls):
         hint = hints[field.name]
-        hint, *settings = typing.get_args(hint) if typing.get_origin(hint) is Annotated else (hint,)
+        hint, *metadata = typing.get_args(hint) if typing.get_origin(hint) is Annotated else (hint,)
         missing = dataclasses.MISSING
-        if values is not None:
-            default = getattr(values, field.name)
+        if instance is not None:
+            default = getattr(instance, field.name)
         elif field.default_factory is not missing:
             default = field.default_factory()
         else:
             default = tyro.MISSING if field.default is missing else field.default
         if isinstance(default, Config):
-            flags += _config_flags(default, all_families=values is None)
+            flags += _config_flags(default, all_families=instance is None)
         elif dataclasses.is_dataclass(default) and not isinstance(default, type):
-            is_bare = any(getattr(setting, "name", None) == "" for setting in settings)
+            is_bare = any(getattr(item, "name", None) == "" for item in metadata)
             new_prefix = prefix if is_bare else f"{prefix}{field.name}."
             new_section = section if isinstance(default, TrainingFlags) else field.name
             flags += flags_of(type(default), default, new_section, new_prefix)
         else:
             name = prefix + field.name
-            flags.append(Flag(name, section, kind, field, default, hint, tuple(settings)))
+            flags.append(Flag(name, section, cls, field, default, hint, tuple(metadata)))
     return flags
 
 

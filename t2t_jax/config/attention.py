@@ -52,8 +52,8 @@ class AttentionConfig:
     def __post_init__(self) -> None:
         """Set default head widths, and check the sizes."""
         SCORE_FUNCTIONS.check("score_function", self.score_function)
-        width, heads, groups = self.d_model, self.num_heads, self.groups
-        for name, size in (("d_model", width), ("num_heads", heads), ("num_kv_heads", groups)):
+        width, heads, kv_heads = self.d_model, self.num_heads, self.groups
+        for name, size in (("d_model", width), ("num_heads", heads), ("num_kv_heads", kv_heads)):
             require(size >= 1, f"{name}={size} is not positive")
         for name in ("d_k", "d_v"):
             size = getattr(self, name)
@@ -64,9 +64,9 @@ class AttentionConfig:
             object.__setattr__(self, name, size or width // heads)
         object.__setattr__(self, "base_d_k", self.base_d_k or self.d_k)
         require(
-            heads % groups == 0,
-            f"num_heads={heads} is not a multiple of num_kv_heads={groups}, which share the heads "
-            "equally; choose a divisor",
+            heads % kv_heads == 0,
+            f"num_heads={heads} is not a multiple of num_kv_heads={kv_heads}, which share the "
+            "heads equally; choose a divisor",
         )
 
     @cached_property

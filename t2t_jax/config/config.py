@@ -40,10 +40,10 @@ class Config(Section):
             f"optimizer={self.training.optimizer!r}; use "
             f"{' or '.join(n for n, o in OPTIMIZERS.items() if o.width_exponent is not None)}",
         )
-        longest, reason = self._longest_row()
+        longest, longest_text = self._longest_row()
         require(
             not self.model.positions.has_table or self.model.num_positions >= longest,
-            f"model.max_positions={self.model.num_positions} is less than {reason}; raise "
+            f"model.max_positions={self.model.num_positions} is less than {longest_text}; raise "
             f"model.max_positions to {longest}",
         )
 

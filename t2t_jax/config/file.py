@@ -287,18 +287,18 @@ def product_file(base: Config, choices: Choices, title: str) -> str:
     if env := environment_of(base):
         lines.append(f"It names functions that other files register: set {FILES}={env[FILES]}")
     head = "".join(f"# {line}\n" for line in lines)
-    homes, sections, default = {"t2t_jax": ["product"], "t2t_jax.config": ["Config"]}, "", Config()
+    imports, base_text = {"t2t_jax": ["product"], "t2t_jax.config": ["Config"]}, ""
     for name, section in vars(base).items():
-        if section != getattr(default, name):
-            kind, values = type(section), ((f, getattr(section, f.name)) for f in fields(section))
-            changed = "".join(f"        {f.name}={x!r},\n" for f, x in values if x != f.default)
-            sections = (sections or "\n") + f"    {name}={kind.__name__}(\n{changed}    ),\n"
+        if section != getattr(Config(), name):
+            kind, pairs = type(section), ((f, getattr(section, f.name)) for f in fields(section))
+            changed = "".join(f"        {f.name}={x!r},\n" for f, x in pairs if x != f.default)
+            base_text = (base_text or "\n") + f"    {name}={kind.__name__}(\n{changed}    ),\n"
             # Import our sections from t2t_jax.config, and others from the module of their plugin.
-            home = re.sub(r"^(t2t_jax\.config)\..*", r"\1", kind.__module__)
-            homes.setdefault(home, []).append(kind.__name__)
-    imports = (f"from {home} import {', '.join(sorted(homes[home]))}\n" for home in homes)
-    rows = "".join(f"        {path!r}: {values!r},\n" for path, values in choices.items())
+            module = re.sub(r"^(t2t_jax\.config)\..*", r"\1", kind.__module__)
+            imports.setdefault(module, []).append(kind.__name__)
+    import_lines = (f"from {m} import {', '.join(sorted(names))}\n" for m, names in imports.items())
+    choices_text = "".join(f"        {path!r}: {options!r},\n" for path, options in choices.items())
     return (
-        f"{head}\n{''.join(imports)}\nBASE = Config({sections})\n\n"
-        f"VARIANTS = product(\n    BASE,\n    {{\n{rows}    }},\n)\n"
+        f"{head}\n{''.join(import_lines)}\nBASE = Config({base_text})\n\n"
+        f"VARIANTS = product(\n    BASE,\n    {{\n{choices_text}    }},\n)\n"
     )

@@ -184,8 +184,8 @@ def _write_error(root: Path, contents: Contents, error: OSError) -> UserError:
     if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return UserError(f"cache directory {root} cannot be written ({reason}); {_ADVICE}")
     sizes = [len(file) if isinstance(file, bytes) else file.nbytes for file in contents.values()]
-    size, free = sum(sizes) / 2**20, shutil.disk_usage(root).free / 2**20
+    total_mib, free_mib = sum(sizes) / 2**20, shutil.disk_usage(root).free / 2**20
     return UserError(
-        f"cache directory {root} has no room for {size:,.1f} MiB: {free:,.1f} MiB are free "
-        f"({reason}); make room, or {_ADVICE}"
+        f"cache directory {root} has no room for {total_mib:,.1f} MiB: {free_mib:,.1f} MiB are "
+        f"free ({reason}); make room, or {_ADVICE}"
     )

@@ -78,16 +78,16 @@ def _open(path: Path) -> Iterator[gzip.GzipFile | io.BufferedReader]:
 def survey(path: Path) -> Survey:
     """Count the lines of a file and hash its content, in one pass."""
     check_regular(path)
-    hasher, num_newlines, block, has_returns = hashlib.sha256(), 0, b"\n", False
+    hasher, num_newlines, block, has_lone_returns = hashlib.sha256(), 0, b"\n", False
     with _open(path) as file:
         for block in iter(partial(file.read, 1 << 20), b""):
-            if not num_newlines and not has_returns:
+            if not num_newlines and not has_lone_returns:
                 _check_encoding(path, block)
             hasher.update(block)
-            newlines = block.count(b"\n")
-            has_returns = has_returns or (not newlines and b"\r" in block.rstrip(b"\r"))
-            num_newlines += newlines
-    _check_ends(path, bool(num_newlines), has_returns)
+            block_newlines = block.count(b"\n")
+            has_lone_returns |= not block_newlines and b"\r" in block.rstrip(b"\r")
+            num_newlines += block_newlines
+    _check_ends(path, bool(num_newlines), has_lone_returns)
     return Survey(num_newlines + (not block.endswith(b"\n")), hasher.hexdigest())
 
 
@@ -184,9 +184,9 @@ def _check_encoding(path: Path | str, first_block: bytes) -> None:
         )
 
 
-def _check_ends(path: Path | str, has_newlines: bool, has_returns: bool) -> None:
+def _check_ends(path: Path | str, has_newlines: bool, has_lone_returns: bool) -> None:
     """Refuse a text whose lines end only with carriage returns: it would read as one line."""
-    if has_returns and not has_newlines:
+    if has_lone_returns and not has_newlines:
         raise UserError(
             f"{path} ends its lines only with carriage returns; convert it with: tr '\\r' '\\n'"
         )

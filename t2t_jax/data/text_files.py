@@ -111,13 +111,13 @@ def other_names(directory: Path, language: str) -> list[str]:
 def find_text(directory: Path, name: str) -> TextFile | None:
     """Find a text file by its name, with or without `.gz`; return None if there is none."""
     paths = (directory / name, directory / f"{name}.gz")
-    files = [path for path in paths if path.is_file()]
+    existing_paths = [path for path in paths if path.is_file()]
     for path in paths:
-        if name.startswith(SPLITS) and os.path.lexists(path) and path not in files:
+        if name.startswith(SPLITS) and os.path.lexists(path) and path not in existing_paths:
             raise UserError(
                 f"{path} is a directory, a pipe or a broken link; put a file in its place"
             )
-    return TextFile(*files) if files else None
+    return TextFile(*existing_paths) if existing_paths else None
 
 
 def _aligned_digest(source: TextFile, target: TextFile) -> str:

@@ -129,9 +129,9 @@ def _lines(plan: Plan, requested: Config) -> Iterator[str]:
         yield f"open choices resolved: {format_differences(resolved)}"
     yield from describe_corpus(plan.batches).split("\n")
     yield from (f"warning: {text}" for _, text in plan.health.news(History()))
-    size = len(plan.vocabulary)
-    parameters = num_parameters(plan.config.model, size)
-    yield f"{parameters:,} parameters, with a vocabulary of {size:,} entries"
+    vocab_size = len(plan.vocabulary)
+    parameters = num_parameters(plan.config.model, vocab_size)
+    yield f"{parameters:,} parameters, with a vocabulary of {vocab_size:,} entries"
     yield (
         f"at most {data.source_tokens_per_step:,} source and {data.target_tokens_per_step:,} "
         "target positions per step, including padding"

@@ -47,14 +47,14 @@ def encoder_states(
     translator.check_process()
     network = _network(translator)
     tokens = _sources(translator, arguments.texts(lines, "lines", first_line), first_line)
-    for line_number, ids in enumerate(tokens, first_line):
-        long_lines.check_one_pass(f"line {line_number}", len(ids), translator.longest_sentence)
+    for line_number, line_ids in enumerate(tokens, first_line):
+        long_lines.check_one_pass(f"line {line_number}", len(line_ids), translator.longest_sentence)
     lengths = [*map(len, tokens)]
     shape = len(tokens), max(lengths, default=0), network.config.d_model
     states = np.zeros(shape, np.float32)
 
-    def encode(ids: Int32[Array, "b s"]) -> Float[Array, "b s d_model"]:
-        return _encoded(network, translator.params, ids)
+    def encode(batch_ids: Int32[Array, "b s"]) -> Float[Array, "b s d_model"]:
+        return _encoded(network, translator.params, batch_ids)
 
     with within_memory(decoding=True):
         for index, vectors in scoring.compute_rows(translator, [tokens], lengths, encode):

@@ -116,8 +116,8 @@ def plateau(evaluations: Sequence[Record]) -> Plateau | None:
     """
     if not evaluations:
         return None
-    measure = evaluations[-1].get("measure")
-    scored_steps = [(dev_score(e), e["step"]) for e in evaluations if e.get("measure") == measure]
+    comparable = [e for e in evaluations if e.get("measure") == evaluations[-1].get("measure")]
+    scored_steps = [(dev_score(e), e["step"]) for e in comparable]
     best_index = max(range(len(scored_steps)), key=lambda index: scored_steps[index][0])
     return Plateau(*scored_steps[best_index], *scored_steps[-1], len(scored_steps) - 1 - best_index)
 

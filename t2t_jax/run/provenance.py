@@ -257,6 +257,6 @@ def _git_status() -> Record:
         )
     except (OSError, subprocess.SubprocessError):  # git is missing or refuses the directory
         return {}
-    commit = re.search(r"^# branch\.oid ([0-9a-f]+)$", status, re.MULTILINE)
+    commit_match = re.search(r"^# branch\.oid ([0-9a-f]+)$", status, re.MULTILINE)
     is_dirty = re.search("^[^#]", status, re.MULTILINE) is not None
-    return {"commit": commit[1], "dirty": is_dirty} if commit else {}
+    return {"commit": commit_match[1], "dirty": is_dirty} if commit_match else {}

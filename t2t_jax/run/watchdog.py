@@ -186,8 +186,8 @@ def those_behind(reports: Mapping[int, Report], num_processes: int) -> list[int]
     missing = [index for index in range(num_processes) if index not in reports]
     if missing:
         return missing
-    slowest = min((report.launched, report.waits) for report in reports.values())
-    behind = [n for n, r in sorted(reports.items()) if (r.launched, r.waits) == slowest]
+    least_progress = min((report.launched, report.waits) for report in reports.values())
+    behind = [n for n, r in sorted(reports.items()) if (r.launched, r.waits) == least_progress]
     return behind if len(behind) < num_processes else []
 
 
