@@ -125,7 +125,6 @@ def padded(
 
 
 def _rows(name: str, ids: Any) -> Int32[Array, "b t"]:
-    """Convert ids to an array, from an array or a list for each sentence."""
     if isinstance(ids, list | tuple):
         rows = [np.asarray(sentence) for sentence in ids]
         if all(row.ndim == 1 and (not row.size or row.dtype.kind in "iu") for row in rows):

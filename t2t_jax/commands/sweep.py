@@ -242,7 +242,6 @@ class SweepCommand:
 
 
 def _print(outcome: "GridOutcome", workdir: Path) -> None:
-    """Print the table of the finished variants, and the path of the full table."""
     from t2t_jax.sweep.tables import summary
 
     console = result_console(highlight=False)

@@ -120,7 +120,6 @@ class Section(metaclass=_Keywords):
 
 
 def _check_bounds(label: str, value: float, field: dataclasses.Field[object]) -> None:
-    """Refuse a value outside the range in the metadata of its field."""
     marks = field.metadata
     low, high = marks.get("range", (-INFINITY, INFINITY))
     require(low <= value <= high, f"{label} is outside [{low:g}, {high:g}]")

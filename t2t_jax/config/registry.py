@@ -142,7 +142,6 @@ class Rows(dict[str, Row]):
         self._plugin_field = plugin_field
 
     def _plugin_paths(self) -> Mapping[str, str]:
-        """Return the import paths of plugin rows by name."""
         return rows(self._plugin_field, (*self, *self.names)) if self._plugin_field else {}
 
     def __missing__(self, name: str) -> Row:

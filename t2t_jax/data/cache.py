@@ -161,7 +161,6 @@ class _HashingFile:
 
 
 def _write(path: Path, content: bytes | np.ndarray) -> str:
-    """Write a file, and return the hash of its content."""
     with path.open("wb") as file:
         hashing_file = _HashingFile(file)
         if isinstance(content, bytes):

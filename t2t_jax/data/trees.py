@@ -178,7 +178,6 @@ def clean_tree(tree: Tree) -> Tree:
 
 
 def _without_empty(symbols: Iterable[str]) -> list[str]:
-    """Remove constituents without words from the symbols of a tree."""
     stack: list[str] = []
     for symbol in symbols:
         if symbol[0] == ")" and stack[-1][0] == "(":

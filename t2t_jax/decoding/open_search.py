@@ -266,7 +266,6 @@ class OpenSearch:
         yield from (self._sizes(count, length) for count in self._row_counts if count != rows)
 
     def _sizes(self, rows: int, length: int) -> Sizes:
-        """Return the array sizes of a group with these rows and this length bucket."""
         # Few outputs are longer than the bucket, so the arrays begin without the extra length.
         max_capacity = length + self._extra_length
         capacity = max_capacity if length == self._buckets[-1] else length

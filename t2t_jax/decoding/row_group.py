@@ -184,7 +184,6 @@ class RowGroup:
     def _arrival_arrays(
         self, rows: Sequence[int], sentences: Sequence[Sentence], batch_size: int
     ) -> programs.Arrivals:
-        """Create the padded arrays of new sentences, without their sources."""
         sizes = self.sizes
         arrays: Any = np.full((3, batch_size), [[sizes.rows], [0], [0]], np.int32)
         row_indices, limits, numbers = arrays

@@ -202,7 +202,6 @@ def _scores(
 
 
 def _positions(index: Int[Array, ""]) -> Int[Array, " block"]:
-    """Return the positions in the row that block `index` covers."""
     return index * _BLOCK + jnp.arange(_BLOCK)
 
 

@@ -56,7 +56,6 @@ def fast_compute_dtype(mesh: Mesh) -> Literal["float32", "bfloat16"]:
 
 
 def _capability(device: Device) -> float:
-    """Return the compute capability of an NVIDIA GPU, or 0 for other devices."""
     capability = getattr(device, "compute_capability", "")  # AMD GPUs have names such as "gfx942"
     is_nvidia = device.platform == "gpu" and capability[:1].isdigit()
     return float(capability) if is_nvidia else 0

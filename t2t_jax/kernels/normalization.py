@@ -77,7 +77,6 @@ layer_norm.defvjp(_forward, _gradient)
 
 
 def _mean_and_variance(x: Float[Array, "*t d"]) -> tuple[_PerVector, _PerVector]:
-    """Compute the mean and variance of every vector in one reduction."""
     # The reduction carries the count, the mean, and the sum of squared differences to the mean. Two
     # such triples combine without cancellation (Chan, Golub and LeVeque 1979).
 

@@ -181,7 +181,6 @@ def _matmul(a: Float[Array, "m k"], b: Float[Array, "k n"]) -> Float[Array, "m n
 
 
 def _read(ref: Ref, *sizes: int) -> Array:
-    """Read a block, with zeros beyond the given sizes."""
     from jax.experimental.pallas import triton
 
     mask = _bounds_mask(ref, *sizes)

@@ -274,7 +274,6 @@ class DecoderNetwork(TokenNetwork):
     def _step_context(
         self, inputs: StepInput, clock: Int[Array, ""], ancestry_mask: Bool[Array, "b k t k"]
     ) -> Context:
-        """Return the context of a step, with a mask over the cache slots."""
         batch, beam_size, capacity, _ = ancestry_mask.shape
         num_cache_positions = cache_length(self.config, capacity)
         cache_distances = None

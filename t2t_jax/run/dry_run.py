@@ -97,7 +97,6 @@ def _existing(workdir: Path) -> Path:
 
 
 def _bytes_of_checkpoints(plan: Plan) -> int:
-    """Estimate the bytes that the missing checkpoints of a run need."""
     # A checkpoint is written before the oldest is removed, there may be a recovery checkpoint, and
     # the best parameters exist twice for a moment. With averaging, only three checkpoints and the
     # permanent ones have the optimizer state.

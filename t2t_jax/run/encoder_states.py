@@ -74,7 +74,6 @@ def _network(translator: Translator) -> transformer.TokenNetwork:
 
 
 def _sources(translator: Translator, lines: list[str], first_line: int) -> list[list[int]]:
-    """Return the encoder input ids of each line."""
     if translator.config.model.decodes:
         translator.check_translates()
         return translator.encode(lines)

@@ -156,7 +156,6 @@ def _train(
 
 
 def _evaluates(run: Run, step: int) -> bool:
-    """Return whether the trainer evaluates on dev after a step."""
     return run.has_dev and (step >= run.last_step or step % run.config.evaluation.every_steps == 0)
 
 

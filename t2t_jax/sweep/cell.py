@@ -333,7 +333,6 @@ def _score_at_pause(cell: Cell, corpus: Corpus) -> None:
 
 
 def _write_result(cell: Cell, corpus: Corpus) -> None:
-    """Score a fully trained cell, and write the result."""
     from t2t_jax.run.evaluation import evaluate, score_record
     from t2t_jax.run.job import read_jobs
     from t2t_jax.run.loading import load

@@ -197,7 +197,6 @@ def _dof(degrees: float, seed_variance: float, variance: float) -> float:
 
 
 def _p_value(estimate: float, error: float, degrees: float) -> float:
-    """Return the two-sided p-value of Student's t test."""
     if abs(estimate) <= 1e-12:
         return 1.0
     return float(2 * special.stdtr(degrees, -abs(estimate) / error)) if error else 0.0

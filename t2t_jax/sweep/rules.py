@@ -221,7 +221,6 @@ def check_distinct(variants: Mapping[str, Config], num_seeds: int) -> None:
 
 
 def _with_explicit_seeds(config: Config, seed: int) -> Config:
-    """Return the config for a `training.seed`, with all seed fields explicit."""
     training = config.replace({"training.seed": seed}).training
     seeds = {f"training.{field}": training.effective_seed(field) for field in SEED_FIELDS}
     return config.replace({"training.seed": 0, **seeds})

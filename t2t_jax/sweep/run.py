@@ -152,7 +152,6 @@ def _poll(status: _Status, launcher: Launcher, console: Console) -> None:
 
 
 def _read_scores(status: _Status) -> None:
-    """Read the scores of a cell, and update its state."""
     cell = status.cell
     try:
         status.result = cell.result()

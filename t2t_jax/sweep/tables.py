@@ -213,7 +213,6 @@ def _cells(comparison: Comparison, row: VariantRow) -> list[tuple[str, str]]:
 
 
 def _values(comparison: Comparison, row: VariantRow) -> dict[str, object]:
-    """Return the unrounded values of a row of `table.csv`, by column name."""
     results, (score, secondary, *_) = comparison.results[row.variant], row.measures
     values: dict[str, object] = {
         "variant": row.variant,

@@ -134,7 +134,6 @@ class BucketPath(PosixPath):
         return _file_system(self.parts[0].rstrip(":"), os.getpid())
 
     def _call_store(self, method: str, *arguments: object, **options: object) -> Any:
-        """Call a method of the fsspec store on this object."""
         with _reaching(self):
             return getattr(self._store, method)(self._key, *arguments, **options)
 

@@ -399,7 +399,6 @@ def _signature(path: str | Path) -> _Signature:
 
 
 def _digest(content: bytes | None) -> str:
-    """Return the SHA-256 of the content of a file; "" for None."""
     return "" if content is None else hashlib.sha256(content).hexdigest()
 
 

@@ -52,7 +52,6 @@ def _as_stored(config: Config, stored: Config) -> Config:
 
 
 def _tokens_per_device(config: Config, mesh: Mesh) -> int:
-    """Choose the most token positions per pass that fit the device memory."""
     # Few passes are faster: every pass launches all kernels and adds to all gradients. On CPUs both
     # cost little.
     devices: Any = mesh.devices.ravel().tolist()

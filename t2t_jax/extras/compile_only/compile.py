@@ -174,7 +174,6 @@ def _temporary_bytes(stats: Any, is_tpu: bool) -> int:
 
 
 def _flops(config: Config, num_rows: int, shape: BatchShape) -> float:
-    """Compute the FLOPs of a training step on `num_rows` batch rows."""
     # XLA's own count is too low, because it counts the body of a loop over layers once.
     return cost.model_flops_per_step(
         config.model,

@@ -191,6 +191,5 @@ def _increment(condition: Sequence[Instruction], body: Sequence[Instruction]) ->
 
 
 def _integers(instructions: Sequence[Instruction]) -> dict[str, int]:
-    """Return the integer constants of a computation, by instruction name."""
     matches = {instruction.name: _INTEGER.search(instruction.line) for instruction in instructions}
     return {name: int(match[1]) for name, match in matches.items() if match}

@@ -306,7 +306,6 @@ def _splash_flops(instruction: Instruction, by_name: Mapping[str, Instruction]) 
 def _moved_bytes(
     program: Program, instruction: Instruction, by_name: Mapping[str, Instruction]
 ) -> float:
-    """Count the bytes that an instruction reads and writes in memory."""
     operand_bytes = [_num_bytes(by_name[name]) for name in instruction.operands if name in by_name]
     if instruction.opcode in _ASYNC_COPIES:
         smallest_bytes = min(array.num_bytes for array in instruction.arrays if array.sizes)

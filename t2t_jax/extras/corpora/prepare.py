@@ -161,7 +161,6 @@ def _complete_counts(
 
 
 def _splits_of(corpus: catalogue.PublicCorpus) -> list[str]:
-    """List the names of the splits of a complete corpus."""
     return ["train", *(["dev"] if corpus.every_nth_is_dev else []), *corpus.evaluation]
 
 

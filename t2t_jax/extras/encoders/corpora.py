@@ -52,7 +52,6 @@ def _labels_of(
 
 
 def _read_tags(split: Split) -> Iterator[Chunk]:
-    """Yield sentences and their tags from the linearized trees of a split."""
     for words, symbols in split.read():
         yield words, [" ".join(filter(is_tag, line.split())) for line in symbols]
 

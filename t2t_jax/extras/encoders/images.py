@@ -47,7 +47,6 @@ def images_in(path: Path) -> list[np.ndarray]:
 
 
 def _arrays(path: Path, names: Iterable[str]) -> dict[str, np.ndarray]:
-    """Read the arrays with the given names from a .npz file, and skip missing names."""
     check_regular(path)
     try:
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:

@@ -143,7 +143,6 @@ def _decoding_options(model: PortableModel) -> dict[str, object]:
 
 
 def _specification(model: PortableModel) -> Any:
-    """Return the CTranslate2 specification of a model, with all parameters."""
     with needs_extra("ctranslate2", "the format ctranslate2"):
         from ctranslate2.specs import TransformerSpec
     network = model.config.model

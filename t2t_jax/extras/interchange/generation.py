@@ -239,6 +239,5 @@ def num_positions(config: Config) -> int:
 
 
 def _max_target_length(config: Config) -> int:
-    """Return the maximum length of a target, including the start token."""
     source, extra = config.decoding.max_source_length, config.decoding.max_extra_length
     return extra + 1 if config.decoding.beam_rule == "transformers" else source + extra

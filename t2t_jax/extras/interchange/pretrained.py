@@ -162,7 +162,6 @@ def read_tensors(path: Path, spellings: Spellings = single_spelling) -> Tensors:
 
 
 def _unshard(index: Path, read: Callable[[Path], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Read and join the arrays of all shards in an index file."""
     shard_by_name = model_files.read_json(index, _INDEX)["weight_map"]
     arrays: dict[str, np.ndarray] = {}
     for file in sorted(set(shard_by_name.values())):

@@ -72,7 +72,6 @@ class LaunchCommand:
             raise
 
     def _sees_run(self) -> bool:
-        """Return whether this machine sees the same run directory as the hosts."""
         workdir = self.training.workdir
         if not isinstance(workdir, BucketPath):
             return self.job.shares_files

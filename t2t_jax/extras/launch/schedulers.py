@@ -334,7 +334,6 @@ class Kubernetes(job.GpuHosts, job.TrainJob):
             self.check_hosts(training, [self.hosts])
 
     def _chips(self, tpu: str) -> int:
-        """Return the number of TPU chips per host of a slice."""
         match = _TPU.fullmatch(tpu)
         if not match:
             raise UserError(f"--tpu {tpu} is not KIND:TOPOLOGY, as in tpu-v6e-slice:4x4")

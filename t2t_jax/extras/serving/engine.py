@@ -131,7 +131,6 @@ def split_sentences(text: str, language: str) -> list[str]:
 
 
 def _sentences(line: str, language: str) -> Iterator[str]:
-    """Yield the sentences of a line, with the white space around them."""
     start = 0
     while start < len(line):
         window = line[start : start + _WINDOW]

@@ -151,7 +151,6 @@ def _input(translator: Translator, text: str) -> dict[str, object]:
 def _positions(
     model: ModelConfig, params: Parameters, length: int
 ) -> Float[np.ndarray, "t d_model"]:
-    """Return the position vectors of `length` tokens, or zeros if the model adds none."""
     module = PositionEncoding(model, causal=False)
     variables = {"params": params.get("source_position", {})}
     zero_embeddings = jnp.zeros((1, length, model.d_model))

@@ -62,7 +62,6 @@ def architecture(config: Config, vocab_size: int) -> Figure:
 
 
 def _column(model: ModelConfig, vocab_size: int, params: Parameters, stack: Stack) -> list[_Box]:
-    """Return the boxes of a stack from bottom to top."""
     stack_name = "decoder" if stack.reads_target else "encoder"
     side: Side = "target" if stack.reads_target else "source"
     attention_names = ["self_attention", *(["cross_attention"] if stack.attends_to_source else [])]

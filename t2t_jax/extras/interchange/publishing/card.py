@@ -151,7 +151,6 @@ def _without_directory(corpus: str) -> str:
 
 
 def _without_directories(text: str, corpora: Iterable[str]) -> str:
-    """Remove local directories from the names of corpora in a text."""
     # One name may be the prefix of another, so replace longer names first.
     for corpus in sorted(set(corpora), key=len, reverse=True):
         text = text.replace(corpus, _without_directory(corpus))

@@ -125,7 +125,6 @@ def _copy(files: Iterable[Path], directory: Path) -> None:
 
 
 def _upload(directory: Path, target: Address, private: bool) -> str:
-    """Upload a directory to the hub in one commit, and return the address of the commit."""
     paths = (path for path in directory.rglob("*") if path.is_file())
     files = {path.relative_to(directory).as_posix(): path for path in paths}
     with reaching(target) as hub_library:
