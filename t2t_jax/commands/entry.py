@@ -64,7 +64,7 @@ def entry_command(arguments: Sequence[str], program: str = "t2t-jax") -> Command
 
 
 def command_class(name: str) -> type:
-    """Return the dataclass of a command, whose fields are its flags and those of plugins."""
+    """Return the dataclass of a command. Its fields are the flags, including those from plugins."""
     reference = command_reference(name)
     kind: type = load(reference)
     if not is_dataclass(kind):

@@ -87,7 +87,7 @@ class Flag(NamedTuple):
 
     @property
     def is_run(self) -> bool:
-        """Return whether this is the positional argument for runs; `--workdir` can replace it."""
+        """Return whether this is the positional argument for run directories, like `--workdir`."""
         return self.is_positional and self.name == "workdir"
 
     @property

@@ -179,7 +179,10 @@ class DecoderOnlyConfig(WithDecoder, WithTokens):
 
     @property
     def longest_sentence(self) -> float:
-        """Return half of the positions, as source and target are one sequence."""
+        """Return the most tokens of a source or target, half of the positions.
+
+        It is infinite without a table of positions.
+        """
         return self.num_positions // 2 if self.positions.has_table else INFINITY
 
 

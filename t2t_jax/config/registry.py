@@ -70,7 +70,7 @@ Learned: TypeAlias = Callable[[int], Mapping[str, Parameter]]
 
 @cache
 def nothing(size: object) -> Mapping[str, Parameter]:
-    """Return no parameters."""
+    """Return {}, for a function without learned parameters."""
     return {}
 
 

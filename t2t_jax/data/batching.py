@@ -112,7 +112,7 @@ class Batches:
 
     @property
     def _batch_counts(self) -> Int[np.ndarray, " classes"]:
-        """Return the number of batches of each class (batch shape) in the first epoch."""
+        """Count the batches of each batch shape in the first epoch."""
         classes = np.concatenate([window.cuts.classes for window in self._windows(0)])
         return np.bincount(classes, minlength=len(self._shapes))
 

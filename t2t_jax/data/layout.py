@@ -92,7 +92,6 @@ def _pack(
     shape: BatchShape,
     rng: np.random.Philox,
 ) -> Layout:
-    """Pack pairs of these lengths into rows of this shape, several pairs into each row."""
     # Each round opens as many rows as could hold all remaining tokens without a gap. It deals
     # pairs, longest first, to the rows with the most free positions, one pair each. So the rows
     # fill up evenly, and the last pairs are short. The next round packs the pairs that fit no row.
@@ -160,7 +159,7 @@ class Cuts(NamedTuple):
 
 
 def cut(counts: Integer[np.ndarray, " classes"], form: Form) -> Cuts:
-    """Cut rows, sorted by class (batch shape), into full batches.
+    """Return the cuts that divide rows, sorted by class (batch shape), into full batches.
 
     The remaining rows of a class join the next class. Only the last batch may have fewer rows.
 

@@ -95,7 +95,7 @@ class MixedParts:
 
     @cached_property
     def _num_parts(self) -> list[int]:
-        """Count the parts that an epoch reads of each corpus, copies included."""
+        """Return how many parts of each corpus an epoch reads; copies count separately."""
         return [len(component.parts) * component.copies for component in self.components]
 
     @cached_property

@@ -203,9 +203,10 @@ def concatenate(splits: Sequence[Examples]) -> Examples:
 
 
 def after_first_tokens(split: Examples) -> Examples:
-    """Move all source tokens but the first of each pair to the beginning of the target.
+    """Return pairs that keep only the first source token as the source.
 
-    So a decoder-only model learns to predict all tokens of a sequence but the first.
+    The other source tokens come before the target, so that a decoder-only model learns to predict
+    them, too.
     """
     begins, num_moved = split.source_offsets[:-1], split.source_lengths - 1
     offsets = offsets_of(num_moved + split.target_lengths)

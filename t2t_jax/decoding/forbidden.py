@@ -121,7 +121,7 @@ class _Pieces(NamedTuple):
         }
 
     def _fitting(self, text: bytes) -> Iterator[tuple[bytes, int]]:
-        """Yield the subwords that are prefixes of a text, and the subwords that start with it."""
+        """Yield the bytes and id of each subword that begins with a text or is a prefix of it."""
         for end in range(1, len(text) + 1):
             for index in range(bisect_left(self.ordered, (text[:end], 0)), len(self.ordered)):
                 piece = self.ordered[index]
@@ -131,12 +131,12 @@ class _Pieces(NamedTuple):
 
 
 def _read(text: bytes, matched: int, piece: bytes) -> int | None:
-    """Return the number of bytes of a phrase matched after one more subword, or None.
+    """Return how many bytes of the phrase `text` match after the subword `piece`.
 
-    Repeated spaces count as one.
+    Return None if the subword does not match. Repeated spaces count as one.
 
     Args:
-      matched: number of bytes already matched.
+      matched: number of bytes that match before it.
     """
     for index, byte in enumerate(piece):
         if matched == len(text):

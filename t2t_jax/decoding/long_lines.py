@@ -107,11 +107,9 @@ def too_long(
 
 
 def split(source: list[int], vocabulary: Vocabulary, limit: int) -> Iterator[list[int]]:
-    """Cut a source into parts, each with the tags and the end-of-sentence token of a source.
+    """Cut a source into parts of at most `limit` tokens, and yield the ids of each part.
 
-    Args:
-      source: ids of the source, with an end-of-sentence token.
-      limit: most tokens of a part, including its end-of-sentence token.
+    The source and its parts have tags and an end-of-sentence token, which count as tokens.
     """
     begin_ids, end_ids = vocabulary.source_frame
     tokens = source[len(begin_ids) : len(source) - len(end_ids)]

@@ -80,7 +80,7 @@ class Work(NamedTuple):
 
 
 class Arrivals(NamedTuple):
-    """The arrays of the sentences to admit."""
+    """The arrays of new sentences that decoding puts into free rows."""
 
     rows: Int32[Array, " n"]
     """Row index of each sentence; an index beyond the last row marks padding."""
@@ -235,7 +235,6 @@ def _keys(
 
 
 def _by_rows(work: Work, mesh: Mesh) -> Work:
-    """Split the arrays of the work over the devices of the mesh, by rows."""
     # A program is compiled again for inputs with another sharding.
     by_rows = NamedSharding(mesh, axes.partition_spec(["batch"]))
     shardings = jax.tree.map(lambda x: by_rows if x.ndim else replicated(mesh), work)

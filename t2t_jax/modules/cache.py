@@ -96,7 +96,7 @@ def empty_cache(
 
 
 def cache_axes(layout: CacheLayout, depth: int) -> Any:
-    """Return the position axis of each array in a cache of `depth` layers, in the cache's tree."""
+    """Return the tree of a cache of `depth` layers, with each array's position axis as its leaf."""
     axes: dict[str, Any] = {"transposed": CACHED_AXES, "in_order": cast(Any, InOrder)(1, 1)}
     return 3 if layout == "stacked" else (axes[layout],) * depth
 
@@ -135,10 +135,10 @@ def update_cache_and_attend(
     bias: Float32[Array, "h #k _"] | None,
     score: Score,
 ) -> tuple[Float[Array, "b k h d_v"], LayerCache]:
-    """Add one entry per hypothesis to a cache, and compute attention to the cache.
+    """Write `new` keys and values of k hypotheses to a layer's cache, and compute attention to it.
 
     Args:
-      write_at: slot of the first of the new entries.
+      write_at: slot of the first new entry.
       mask: True where a query may attend to a slot.
       prefix: keys and values of the source that all hypotheses continue, for a transposed cache.
       bias: added to the scores; None means no bias. An `InOrder` cache requires None.

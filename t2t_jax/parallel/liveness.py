@@ -81,7 +81,10 @@ class Liveness:
         return f"{self._name}: "
 
     def wait(self) -> None:
-        """Wait long enough for the failure of another process to end this process."""
+        """Wait until this process would know of the failure of another one.
+
+        If such a failure is ending this process, never return.
+        """
         time.sleep(_SECONDS_TO_LEARN)
         if self._ends:
             threading.Event().wait()

@@ -77,7 +77,7 @@ def mesh_of(params: PyTree[jax.Array]) -> Mesh:
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-    """Return the sharding that puts the whole array on every device."""
+    """Return the sharding that puts a full copy of an array on every device."""
     return NamedSharding(mesh, PartitionSpec())
 
 

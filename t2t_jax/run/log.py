@@ -154,7 +154,6 @@ class RunLog:
         self._draw()
 
     def _draw(self, least_seconds: float = 0.5) -> None:
-        """Redraw the progress bar in a notebook, at most every `least_seconds`."""
         if self._display and time.monotonic() - self._drawn >= least_seconds:
             self._display.update(self._progress)
             self._drawn = time.monotonic()
@@ -232,7 +231,7 @@ class RunLog:
         self._record(step, END, old_end if is_unchanged else {"text": reason})
 
     def checkpoint(self, step: int | None) -> None:
-        """Record once that the checkpoint of a step is complete on the disk."""
+        """Log that a step's checkpoint is complete on disk, unless `step` is None or logged."""
         if step is not None and (CHECKPOINT, step) not in self._recorded:
             self._recorded.add((CHECKPOINT, step))
             self._record(step, CHECKPOINT, {})

@@ -69,7 +69,7 @@ class StepMeter:
 
     @contextmanager
     def during(self, phase: str) -> Iterator[None]:
-        """Read all pending metrics, then time the context as another phase."""
+        """Read the metrics of pending steps, then count the time of a context as `phase`."""
         while self._pending:
             self._read_one()
         with self._progress.during(phase):

@@ -165,9 +165,9 @@ class Watchdog:
         write_whole(path, "\n".join([head, *stacks]).encode())
 
     def _exclude(self, behind: Sequence[int]) -> None:
-        """Append the hosts of processes `behind` to the list of hosts that the next start excludes.
+        """Append the hosts of the hung processes `behind` to the file of excluded hosts.
 
-        Only the lowest-numbered other process writes.
+        The next start avoids these hosts. Only the lowest-numbered process not in `behind` writes.
         """
         if not behind or jax.process_index() != min({*range(jax.process_count())} - {*behind}):
             return

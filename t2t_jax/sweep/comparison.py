@@ -93,7 +93,10 @@ def factorial(grid: Grid, rows: Collection[str]) -> dict[str, Contrast]:
 
 
 def _factors(variants: dict[str, Config]) -> list[dict[str, str]]:
-    """Return the factors (fields that vary together): levels, such as `d_ff=512`, by row name."""
+    """Return each factor's level, such as `d_ff=512`, by row name.
+
+    A factor is a config field, or several that change together.
+    """
     columns: dict[str, list[str]] = {}
     for config in variants.values():
         for path, _, value in walk(config):

@@ -85,7 +85,10 @@ class CellReport(NamedTuple):
 
 
 def _over_steps(goodput: Goodput, name: str) -> float | None:
-    """Sum a figure per step of the jobs, such as FLOPs, over all steps; None if unrecorded."""
+    """Total over all steps a figure, such as FLOPs, that jobs record per step.
+
+    Return None if a job lacks it.
+    """
     figures = [(job.account.get(name), job.steps) for job in goodput.jobs]
     products = [figure * steps for figure, steps in figures if figure is not None]
     return sum(products) if len(products) == len(figures) else None
@@ -251,7 +254,7 @@ def _names_note(title: str, names: Iterable[str]) -> list[str]:
 
 
 def _split_note(state: GridState) -> str:
-    """Return a note on the split that chose values and finalists, and the split of the scores."""
+    """Return a sentence that says what the dev split chose and which split gave a grid's scores."""
     plan = state.plan
     choices = ["tuned values"] * bool(plan.candidates) + ["finalists"] * bool(plan.halved)
     if any(c.training.stop_after_evaluations_without_gain for c in plan.grid.variants.values()):
@@ -277,7 +280,10 @@ def _outside_note(outside: Sequence[CellReport]) -> list[str]:
 
 
 def _paused(cells: Mapping[str, Sequence[Cell]], scores: Scores) -> dict[str, int]:
-    """Return the steps of the rungs where variants paused, perhaps permanently, by variant."""
+    """Return the steps at which variants are paused before the end of training, by variant.
+
+    All seeds of these variants have scores at that step.
+    """
     steps = {}
     for variant, row_cells in cells.items():
         step = row_cells[0].last_step

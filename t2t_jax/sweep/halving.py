@@ -67,7 +67,10 @@ class Halving:
         return Halving(rungs, keep, "asha" in values)
 
     def steps(self, config: Config) -> list[int]:
-        """Return each rung's step: multiples of `checkpoint.every_steps`, then the last step."""
+        """Return the training steps at which runs are compared (rungs).
+
+        They are multiples of `checkpoint.every_steps`, except the last step of training.
+        """
         # `check_can_be_halved` refuses a config whose `every_steps` is None.
         total, period = config.training.num_train_steps, config.checkpoint.every_steps or 1
         shares = (self.keep**exponent for exponent in range(self.rungs - 1, 0, -1))
@@ -171,10 +174,12 @@ class HalvedGrid:
     def _members(
         self, group: Sequence[str], held_out: int, scores: Scores, journal: Sequence[_Promotion]
     ) -> list[list[str]]:
-        """Return for each rung the variants of a group that may train to it.
+        """Return, for each rung (step of comparison), the variants that may train to it.
 
         Args:
+          group: names of competing variants.
           held_out: the index of the seed whose scores are ignored; -1 for none.
+          journal: the promotions so far.
         """
         members, is_complete = [list(group)], True
         for rung, step in enumerate(self.steps[:-1], 1):

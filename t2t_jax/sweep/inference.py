@@ -118,13 +118,13 @@ def effects(
 
 
 def _estimate(rows: RowScores, contrast: Contrast, paired: Pool, unpaired: Pool) -> Effect:
-    """Estimate a contrast (a weighted sum of row means), with its error and p-value.
+    """Estimate a contrast (a weighted sum of row means), its standard error and its p-value.
 
-    It uses the seeds that all its rows share if possible, or all seeds of each row.
+    If possible, this uses only the seeds that all rows of the contrast share.
 
     Args:
-      paired: the variance over seeds, pooled over rows, without effects that all rows share.
-      unpaired: the pooled variance with these effects.
+      paired: the variance over seeds, pooled over rows, without seed effects that all rows share.
+      unpaired: the pooled variance that includes these effects.
     """
     scores = {name: rows.scores[name] for name in contrast}
     seeds = set.intersection(*(set(by_seed) for by_seed in scores.values()))
@@ -215,13 +215,13 @@ def _variance_of_mean(num_seeds: int, is_tuned: bool) -> float:
 def _interaction(
     draws: Mapping[str, Mapping[int, np.ndarray]], means: dict[str, np.ndarray], contrast: Contrast
 ) -> float:
-    """Return the variance of a contrast by the interaction of seeds and sentences.
+    """Return the part of a contrast's variance that comes from interactions of seeds and sentences.
 
     A contrast is a weighted sum of row means.
 
     Args:
       draws: scores on bootstrap samples, [draws], by row and seed.
-      means: means of the draws over seeds, [draws], by row.
+      means: means of these scores over seeds, [draws], by row.
       contrast: weights by row.
     """
     # Sum over rows within each seed, so that seed effects on sentences that rows share cancel.
@@ -264,7 +264,11 @@ def pool(scores: Mapping[str, Mapping[int, float]], *, by_seed: bool) -> Pool:
 def _residual_squares(
     scores: Mapping[str, Mapping[int, float]], names: Sequence[str], by_seed: bool
 ) -> tuple[dict[str, float], int]:
-    """Fit a mean for each row (and seed); return squared residuals by row, degrees of freedom."""
+    """Fit a mean for each row, and an effect for each seed if `by_seed`, to the scores.
+
+    Returns:
+      The sum of squared residuals by row, and the degrees of freedom.
+    """
     cells = [(name, str(seed), score) for name in names for seed, score in scores[name].items()]
     rows, seeds, values = map(np.array, zip(*cells, strict=True))
     codes = [np.unique(labels, return_inverse=True)[1] for labels in (rows, seeds)[: 1 + by_seed]]

@@ -208,7 +208,6 @@ class Mirror:
         self._sent.update((name, local.get(name)) for name in remote if _folder(name) in unchanged)
 
     def _end_at_signal(self) -> None:
-        """Raise `SystemExit` if a stop signal has arrived before training."""
         if self._stop.number:
             raise SystemExit(128 + self._stop.number)
 
@@ -312,7 +311,10 @@ class Mirror:
         self._remove([name for name in removed_names if name in self._sent])
 
     def _forget(self, names: Sequence[str]) -> None:
-        """Forget the hashes of deleted checkpoints, or else `start` would download these again."""
+        """Delete the hashes of the checkpoints among some deleted files.
+
+        Otherwise `start` would download these checkpoints again.
+        """
         if markers := self._hashes.keys() & filter(_is_last, names):
             for name in markers:
                 del self._hashes[name]
@@ -329,7 +331,12 @@ class Mirror:
     def _note(
         self, small_contents: Mapping[str, bytes], logs: Sequence[bytes | None], markers: list[str]
     ) -> None:
-        """Save the hashes of the small files, logs and checkpoint markers that a round uploads."""
+        """Save the hashes of small files, logs and checkpoint markers before a round uploads them.
+
+        Args:
+          small_contents: contents by file name.
+          markers: names of files that complete checkpoints.
+        """
         contents = [(name, (self.local / _SENDING / name).read_bytes()) for name in markers]
         contents += [*small_contents.items(), *((_LOG, log) for log in logs if log is not None)]
         for name, content in contents:
@@ -403,7 +410,6 @@ def _digest(content: bytes | None) -> str:
 
 
 def _raise_unless_gone(error: OSError) -> None:
-    """Raise an error of `os.walk`, except about a directory that is gone."""
     if not isinstance(error, FileNotFoundError):
         raise error
 
@@ -449,5 +455,4 @@ def _in_checkpoint(name: str) -> bool:
 
 
 def _folder(name: str) -> str:
-    """Return the checkpoint directory of a file, such as checkpoints/4."""
     return "/".join(name.split("/")[:2])

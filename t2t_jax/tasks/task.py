@@ -69,7 +69,7 @@ class Scoring(NamedTuple):
 
     @property
     def lines(self) -> Chunk:
-        """Return the inputs and targets to score, as raw lines of the corpus."""
+        """Return the first `num_sentences` inputs and targets of the split, as raw lines."""
         inputs, targets = self.corpus.lines(self.split)
         return inputs[: self.num_sentences], targets[: self.num_sentences]
 

@@ -61,7 +61,7 @@ class TextToText(Task):
         return self.score_outputs(sources, outputs, targets, translator.config.data.target_language)
 
     def as_source(self, line: str) -> str:
-        """Convert a line of user input to a source of the model."""
+        """Return the text that the model reads for a line of user input."""
         return line
 
     def answer(self, source: str, output: str) -> tuple[str, bool]:

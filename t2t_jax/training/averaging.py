@@ -100,7 +100,7 @@ def _damaged(error: UnreadableError, available: list[int]) -> UserError:
 
 
 def _list_changes(directory: Path, listed_steps: Sequence[int]) -> bool:
-    """Return whether the list of checkpoints in a directory changes within a second."""
+    """Return whether a directory's checkpoints stop matching `listed_steps` within a second."""
     deadline = time.monotonic() + _SECONDS_FOR_A_CHANGE
     while time.monotonic() < deadline:
         if storage.steps_in(directory) != list(listed_steps):

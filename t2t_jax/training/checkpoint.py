@@ -382,9 +382,9 @@ def _together(path: Path, work: Callable[[], _T]) -> _T:
 
 
 def _newest_first(steps: Sequence[int]) -> Iterator[int]:
-    """Yield the checkpoint steps of process 0, newest first; all processes call this together.
+    """Yield the checkpoint steps of process 0 on all processes, newest first.
 
-    On a shared disk, other processes may list fewer steps.
+    All iterate together. On a shared disk, the `steps` of other processes may be fewer.
     """
     step = broadcast_from_main(max(steps, default=-1))
     while step >= 0:

@@ -358,7 +358,7 @@ def _clipped(direction: Float[Array, "..."], is_stacked: bool) -> Float[Array, "
 
 
 def _zeros_without(axes: tuple[int, ...], params: Parameters) -> Parameters:
-    """Return zeros of each parameter's shape without some axes, boxed if the parameter is."""
+    """Return zeros in each parameter's shape without `axes`, boxed if the parameter is boxed."""
 
     def make(x: Array | nn.LogicallyPartitioned) -> Array | nn.LogicallyPartitioned:
         if isinstance(x, nn.LogicallyPartitioned):

@@ -148,7 +148,7 @@ def mask_id(vocabulary: Vocabulary) -> int:
 
 
 def with_masks(vocabulary: Vocabulary, mask_token: int, ids: Sequence_[int]) -> list[int]:
-    """Remove the space before each `<mask>` (id `mask_token`) from a line, as in training."""
+    """Return a line's ids without the space before `<mask>` (id `mask_token`), as in training."""
     return [
         token
         for token, next_token in zip(ids, [*ids[1:], PAD_ID], strict=True)

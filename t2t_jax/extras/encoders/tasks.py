@@ -212,7 +212,7 @@ class Classification(Labelling):
         return LabelledText.of(sentences, skipped)
 
     def unlabelled(self, translator: Translator, inputs: Sequence[str], first: int) -> LabelledText:
-        """Make examples of sentences without labels; errors count lines from `first`."""
+        """Make examples of sentences without labels. Errors number the sentences from `first`."""
         sentences = self._sentences(translator.vocabulary, inputs)
         for number, sentence in enumerate(sentences, first):
             check_one_pass(f"line {number}", len(sentence.tokens), translator.longest_sentence)
@@ -396,7 +396,6 @@ def predictions(translator: Translator, examples: Examples) -> list[Prediction]:
 def _most_probable(
     model: decoding_model.ScoringModel, params: parameters.Parameters, batch: Batch
 ) -> tuple[Int32[Array, "passes rows t"], Float32[Array, "passes rows t"]]:
-    """Return the most probable label and its probability for every target of a batch."""
 
     def one_pass(rows: Batch) -> tuple[Array, Array]:
         logits = model.logits(params, rows).astype(jnp.float32)

@@ -19,7 +19,7 @@ from t2t_jax.workdir import TRACKERS_FOLDER, read_config
 
 
 class Row(NamedTuple):
-    """The figures of one record of a run's log, by their names in TensorBoard."""
+    """A record of a run's log, to send to an experiment tracker."""
 
     number: int
     """The record's index among all records that are sent, from 0."""
@@ -27,6 +27,7 @@ class Row(NamedTuple):
     time: float
     """Unix time in seconds."""
     figures: Mapping[str, float]
+    """The metrics of the record, by their names in TensorBoard."""
 
 
 class OpenRun(NamedTuple):

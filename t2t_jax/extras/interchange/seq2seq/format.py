@@ -73,7 +73,7 @@ class Seq2SeqFormat:
 
     @property
     def fixed(self) -> dict[str, object]:
-        """Return options of config.json, each with the only supported value."""
+        """Return the only supported value of some options in config.json, by option."""
         tied, is_pre = {"tie_word_embeddings": True}, self.norm_order == "pre"
         norms = {"normalize_before": is_pre, "add_final_layer_norm": is_pre}
         bart = {"normalize_embedding": True, "static_position_embeddings": False, **norms}

@@ -99,7 +99,7 @@ class FramedVocabulary(Vocabulary):
 
     @cached_property
     def source_frame(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the ids before and after a source's subwords."""
+        """Return the ids, such as language tags, before and after every source's subwords."""
         return self._frame("source_before", 0), self._frame("source_after", 0)
 
     @cached_property
