@@ -92,7 +92,10 @@ def _split(command: type, arguments: Sequence[str]) -> CommandLine:
 
 
 def _values(flag: str, flags: Mapping[str, Flag], uses: list[tuple[str, list[str]]]) -> list[str]:
-    """Merge the uses of a flag on a command line: pairs of its name or alias, and its values."""
+    """Merge the uses of a flag on a command line into one list of values.
+
+    A use is the typed name or alias, with the values after it.
+    """
     settings = flags[flag].settings if flag in flags else ()
     names, values = zip(*uses, strict=True)
     if len(uses) > 1 and REPEATED not in settings:

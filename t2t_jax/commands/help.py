@@ -133,7 +133,7 @@ def _paragraphs(text: str, width: int) -> list[str]:
 
 
 def _brief(flags: Sequence[Flag], section: str, common: Sequence[str], width: int) -> Iterator[str]:
-    """Yield lines of short help on a section: its common flags, with default and first clause.
+    """Yield lines of short help, which list the common flags of a config section with defaults.
 
     If no flag of the section is in `common`, the lines list all of its flags.
     """

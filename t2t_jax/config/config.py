@@ -48,7 +48,6 @@ class Config(Section):
         )
 
     def _check_task(self) -> None:
-        """Refuse a network that cannot learn the task."""
         model, family, task = self.model, self.model.architecture, self.data.task
         facts, name = self.data.facts, task_name(self.data.corpus, task)
         require(
@@ -248,7 +247,7 @@ def _read_fields(nested: Mapping[str, object], *, trains_on: bool = False) -> di
 
 
 def check_recipe(text: str) -> None:
-    """Refuse to resume a run whose training used a deleted feature.
+    """Raise a `UserError` if the training of a run used a feature that this version lacks.
 
     Args:
       text: the JSON of the run's config.

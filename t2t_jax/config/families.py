@@ -245,7 +245,7 @@ class ImageEncoderConfig(EncoderAloneConfig):
 
     @cached_property
     def embeddings(self) -> dict[Side, str]:
-        """Return the name of the output projection, the only matrix."""
+        """Return {"output": name}, because the output projection is the only matrix."""
         return {"output": "output_projection"}
 
     @property

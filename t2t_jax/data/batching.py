@@ -278,7 +278,11 @@ class Batches:
             yield from batches
 
     def _find(self, step: int) -> tuple["_Plan", int]:
-        """Return the plan of the window of a step, and the index of its batch in the window."""
+        """Find the batch of a step.
+
+        Returns:
+          The plan of its window (corpus parts that are read together), and the batch's index in it.
+        """
         if step < 0:
             raise ValueError(f"no batch {step}: steps count from 0")
         if self._is_one_window:

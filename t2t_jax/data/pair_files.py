@@ -114,7 +114,10 @@ def format_of(path: Path) -> str:
 
 
 def _lines(path: Path, faults: Faults) -> Iterator[str | None]:
-    """Yield the lines of a file, with None for a line that is not UTF-8."""
+    """Yield the lines of a text file.
+
+    A line that is not UTF-8 gives None and an entry in `faults`.
+    """
     line_number = 0
     with open_text(path) as file:
         for block in blocks_of(file, path):

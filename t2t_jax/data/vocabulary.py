@@ -78,9 +78,9 @@ class Vocabulary(ABC):
 
     @property
     def speller(self) -> "Vocabulary":
-        """Return the vocabulary that keys caches of spelled ids.
+        """Return the vocabulary object by which callers cache the spellings of ids.
 
-        It is the same for all language pairs, here `self`.
+        All language pairs of a multilingual vocabulary share it.
         """
         return self
 

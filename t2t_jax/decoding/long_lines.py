@@ -80,10 +80,10 @@ def check_one_pass(name: str, length: int, longest_sentence: float) -> None:
 
 
 def longest_source(decoding: DecodingConfig, longest_sentence: float) -> float:
-    """Return the maximum number of tokens of a source that is decoded as a whole.
+    """Return the maximum number of tokens in a source line that is decoded without splitting.
 
     Args:
-      longest_sentence: the most tokens for which the model has positions.
+      longest_sentence: the number of positions that the model has.
     """
     return min(decoding.max_source_length, longest_sentence - decoding.max_extra_length)
 

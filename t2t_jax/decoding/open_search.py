@@ -275,7 +275,6 @@ class OpenSearch:
         return RowGroup(self._search, self._inputs, self._sizes(rows, length))
 
     def _serve(self, group_index: int) -> None:
-        """Run the group of rows with this index until the search is closed."""
         group: RowGroup | None = None
         live = self._live[group_index]
         while (arrivals := self._next_arrivals(group_index, len(live))) is not None:
@@ -327,7 +326,10 @@ class OpenSearch:
             return requests[:num_free]
 
     def _preference(self, request: _Request) -> int:
-        """Return the length bucket of a request as sort key, or 0 if it was skipped too often."""
+        """Return the sort key of a waiting request, which is the length bucket of its sentence.
+
+        A request that was skipped too often gets 0.
+        """
         return request.num_skips < _MAX_SKIPS and self._bucket(request.sentence.length)
 
     def _pop_due(self, count: int) -> list[_Request]:

@@ -32,7 +32,7 @@ CACHED_AXES = 3, 2
 
 
 class InOrder(NamedTuple):
-    """Keys and values of one layer, `[b, slots, groups, d]`: cuDNN's axis order, not transposed."""
+    """Cached keys and values of one layer, `[b, slots, groups, d]`, the axis order of cuDNN."""
 
     key: Float[Array, "b _ _ d_k"]
     """Keys of each position."""

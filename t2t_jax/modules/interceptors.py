@@ -76,7 +76,7 @@ class InterceptedJit:
         return self._program(current_interceptors())(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
-        """Return an attribute of the `jax.jit` function for the thread's Flax interceptors."""
+        """Return an attribute of the `jax.jit` function for the active Flax interceptors."""
         if name.startswith("__"):  # `copy` and `pickle` ask before there are programs
             raise AttributeError(name)
         return getattr(self._program(current_interceptors()), name)

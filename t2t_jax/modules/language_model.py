@@ -179,12 +179,12 @@ class LanguageModelDecoding(CachedDecoding):
         return Axes(slots=axes, sources=cast(Any, Prompt)(axes, 1, 1))
 
     def attention_weights(self, params: Parameters, batch: Batch) -> AttentionWeights:
-        """Split self-attention weights into `encoder`, `decoder` and `cross`.
+        """Return self-attention weights in three arrays, named as in an encoder-decoder model.
 
-        `encoder` has the weights between source tokens. The queries of `decoder` and `cross` are
-        the positions that predict target tokens. `cross` has the weights of all source tokens;
-        `decoder` has weight 0 on the last source token. The weights of `decoder` and `cross`
-        together sum to 1.
+        `encoder` has the weights between source tokens. The queries of `cross` and `decoder` are
+        the positions that predict target tokens. `cross` has their weights on source tokens.
+        `decoder` has their weights on each other, with 0 for the last source token. The weights of
+        a query in both arrays sum to 1.
 
         Args:
           batch: sources `[b, s]` and targets `[b, t]`, one pair per batch row.

@@ -169,7 +169,7 @@ def _problem(entry: Entry, axes: str, rule: str, model: ModelConfig, executes: b
 
 
 def _sizes(model: ModelConfig) -> dict[str, int]:
-    """Choose different sizes for all axes, so that swapped axes change the shape."""
+    """Return a size for each axis letter, all different, so that swapped axes change the shape."""
     large = {"w": model.d_model, "h": model.attention.num_heads, "d": model.attention.d_k}
     small = (size for size in itertools.count(2) if size not in large.values())
     return large | dict(zip("btcqk", small, strict=False))

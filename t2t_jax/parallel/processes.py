@@ -234,10 +234,10 @@ class Agreement:
         self.seconds: Float[np.ndarray, " processes"] | None = None
 
     def __call__(self, proposal: int, seconds: float = 0.0) -> int:
-        """Make a proposal, and return the largest one that any process made two calls ago.
+        """Send a proposal to all, and return the largest that any process sent two calls ago.
 
-        The first two calls return 0. Nothing returns the proposals of the last two calls. A single
-        process gets its proposal back at once.
+        The first two calls return 0, and no call returns the last two proposals. A single process
+        gets its proposal back at once.
 
         Args:
           proposal: an int32 other than -2**31; 0 means no proposal.
@@ -379,7 +379,7 @@ class RollCall:
         self._thread.join(2 * _CALL_SECONDS)
 
     def result(self) -> str:
-        """Describe which processes are missing, as far as this process knows."""
+        """Describe which processes have not connected, as far as this process knows."""
         num_processes, process_index = global_state.num_processes, global_state.process_id
         if not global_state.coordinator_address:
             return "the address of process 0 is not known yet"

@@ -211,7 +211,7 @@ class Health:
     """Check a run with all health rules; each rule warns at most once per process."""
 
     def __init__(self, config: Config, corpus: CorpusFigures) -> None:
-        """Set up the health rules for a config and the figures of its corpus."""
+        """Store the config and the corpus figures that the health rules read."""
         self._config, self._corpus = config, corpus
         self._reported: set[str] = set()
 

@@ -70,9 +70,9 @@ class CellReport(NamedTuple):
 
     @property
     def budget(self) -> Budget:
-        """Return the compute that the run used so far.
+        """Return the FLOPs, tokens and hours that the run used so far.
 
-        All fields are None if the jobs recorded fewer steps than the cell has trained, for example
+        All fields are None if its records cover fewer steps than it has trained, for example
         because a record is damaged.
         """
         goodput = self.goodput
@@ -147,9 +147,9 @@ def _how_far(cell: Cell, history: History) -> str:
 
 
 def mean_budgets(results: Results, reports: Iterable[CellReport]) -> dict[str, Budget]:
-    """Average each variant's budget (FLOPs, tokens, hours) over seeds.
+    """Return each variant's budget (FLOPs, tokens, hours), averaged over its seeds.
 
-    If tuned, use the chosen values. A field is None if a seed lacks it.
+    Runs with rejected values of a tuned field do not count. A field is None if a seed lacks it.
     """
     budgets = {report.cell.name: report.budget for report in reports if report.result}
     means = {}

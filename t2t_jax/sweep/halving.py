@@ -85,7 +85,7 @@ class Halving:
 
 
 def check_can_be_halved(grid: Grid) -> None:
-    """Refuse a grid whose variants cannot be compared before the end of training."""
+    """Raise a `UserError` if early scores cannot show which variants of a grid are best."""
     base_config = grid.variants[grid.base]
     for name, config in grid.variants.items():
         training = config.training
@@ -125,13 +125,13 @@ class HalvedGrid:
         *,
         cross_fit: bool = False,
     ) -> None:
-        """Set up the rungs, and the groups of competing variants.
+        """Set up the rungs, which are the steps at which variants pause.
 
         Args:
-          cells: the cells of each variant, in the order of seeds.
-          groups: variants that compete with each other; the best of each group continue.
-          cross_fit: whether to choose once per seed, without the scores of that seed, for
-            cross-fitting. A variant continues if any of these choices promotes it.
+          cells: the cells (runs) of each variant, in the order of seeds.
+          groups: variants that compete with each other. The best of each group continue.
+          cross_fit: whether to choose once for each seed, without its scores. A variant continues
+            if any of these choices promotes it.
         """
         if halving.asha:
             check_local(workdir, "leave asha out of --halving, as its journal needs locks")
@@ -209,7 +209,7 @@ class HalvedGrid:
             yield self._read_journal()
 
     def _record(self, promotions: Sequence[_Promotion], journal: Sequence[_Promotion]) -> None:
-        """Append the new promotions to ASHA's journal, a file that contained `journal` before."""
+        """Append promotions to ASHA's journal file, which already contains those in `journal`."""
         for name, rung, held_out in promotions:
             record = {"variant": name, "rung": rung, "left_out": held_out}
             append_line(self._workdir / _JOURNAL, record)

@@ -100,12 +100,11 @@ class Pool(NamedTuple):
 def effects(
     rows: RowScores, contrasts: Mapping[str, Contrast], adjust: Literal["dunnett", "holm"]
 ) -> dict[str, Effect]:
-    """Estimate contrasts between rows, and test each against zero.
+    """Estimate named contrasts, which are weighted sums of row means, and test each against zero.
 
     Args:
-      contrasts: contrasts by name.
-      adjust: the adjustment for multiple comparisons: Dunnett's (1955) for comparisons with one
-        row, or Holm's (1979) for other contrasts.
+      adjust: how to adjust p-values, by Dunnett's test (1955) for comparisons with one row, or by
+        Holm's (1979) for other contrasts.
     """
     pools = pool(rows.scores, by_seed=True), pool(rows.scores, by_seed=False)
     estimates = {name: _estimate(rows, weights, *pools) for name, weights in contrasts.items()}

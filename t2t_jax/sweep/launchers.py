@@ -320,7 +320,6 @@ def _job_id(job_file: Path) -> str:
 def _run_cell(
     config: str, workdir: str, env: Mapping[str, str], flags: Sequence[str], step: int, split: str
 ) -> Outcome:
-    """Train and score a cell on a node of the cluster."""
     from t2t_jax.system.program import prepare_process
 
     os.environ.update(env)
@@ -356,7 +355,7 @@ class _ClusterJob:
         """Do nothing: the job continues without the sweep."""
 
     def wait(self) -> None:
-        """Do nothing: `stop` does not stop the job."""
+        """Return at once, because `stop` lets a cluster job continue."""
 
 
 def _parse_settings(settings: Sequence[str]) -> Mapping[str, object]:

@@ -458,7 +458,7 @@ def listing(grid: Grid, chosen: Sequence[str], num_seeds: int, width: int) -> Ta
 
 
 def in_lines(name: str, width: int) -> str:
-    """Wrap a name after `,` or `=` into lines of `width` characters."""
+    """Break a name after `,` or `=` into lines of at most `width` characters."""
     width = max(width, _NARROWEST)
     if len(name) <= width:
         return name

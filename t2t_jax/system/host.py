@@ -77,7 +77,7 @@ def keep_freed_memory() -> None:
 
 
 def keep_libtpu_quiet() -> None:
-    """Keep libtpu from printing a warning on machines without TPUs."""
+    """Set environment variables so that libtpu prints no warning on machines without TPUs."""
     if not any(glob.iglob("/dev/accel*")) and not any(glob.iglob("/dev/vfio/*")):
         os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-4")
         os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")

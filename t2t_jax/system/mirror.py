@@ -435,7 +435,10 @@ def _cut_log(log: bytes | None, step: int) -> bytes | None:
 
 
 def _is_hidden(name: str) -> bool:
-    """Return whether a component of a path begins with "."; for checkpoints, of its first two."""
+    """Return whether a component of a path begins with ".".
+
+    In a checkpoint, only the first two components count.
+    """
     # Zarr's `.zarray` belongs to a checkpoint.
     parts = name.split("/")
     return any(part[0] == "." for part in (parts[:2] if _in_checkpoint(name) else parts))

@@ -27,7 +27,7 @@ class TextToText(Task):
         return _examples(config, pairs)
 
     def train_text(self, config: Config, vocabulary: Vocabulary) -> TrainText:
-        """Return the rules that turn pairs of lines into training examples of tokens."""
+        """Return functions that tokenize pairs of lines and make training examples of them."""
         max_length = config.data.max_length
         # Not True, the key of older caches, which lack classes of rows.
         joined = config.training.source_loss and "joined"

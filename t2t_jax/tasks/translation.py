@@ -65,9 +65,9 @@ class Translation(TextToText):
         )
 
     def compare_metric(self, records: Sequence[Record]) -> task.PaperComparison:
-        """Compare the kinds of BLEU in a run's scores with the paper's, `tokenized_split_bleu`.
+        """Compare the kinds of BLEU in a run's scores with the kind that the paper reports.
 
-        Scores without it deviate.
+        The run deviates if it has scores, but none contains `tokenized_split_bleu`.
         """
         fields = {name for record in records for name, value in record.items() if value is not None}
         names = [m.name for m in self.measures if "bleu" in m.field and m.field in fields]

@@ -102,9 +102,9 @@ def _state_size(training: TrainingConfig, model: ModelConfig, vocab_size: int) -
 
 
 def _declared(model: ModelConfig, vocab_size: int) -> Parameters:
-    """Make a few shapes, boxed with axis names, to replace the network's.
+    """Return a few shapes, boxed with axis names, that replace the shapes of all parameters.
 
-    They hold as many parameters of each kind.
+    They have as many values in matrices, embedding tables and vectors.
     """
     matrix_shapes = [*matrices_of_layers(model)]
     table_shapes = [(entries, model.d_model) for entries in model.entries(vocab_size).values()]

@@ -32,9 +32,9 @@ class EncoderModel(TokenNetwork):
     """A BERT-like encoder-only network over tokens."""
 
     def decoded(self, batch: Batch, base: Context | None = None) -> Float[Array, "b t d_model"]:
-        """Return, for each target, the encoder output at the source position that predicts it.
+        """Encode the sources, and select the output that predicts each target.
 
-        `base` is a context, which sets dropout.
+        `base` says whether to apply dropout. None means no dropout.
         """
         x = self.encode(batch.inputs, base)
         return jnp.take_along_axis(x, target_indices(batch)[:, :, None], axis=1)

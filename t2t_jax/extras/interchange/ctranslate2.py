@@ -123,7 +123,6 @@ def write(model: PortableModel, directory: Path, dtype: str) -> None:
 
 
 def _decoding_options(model: PortableModel) -> dict[str, object]:
-    """Convert the decoding config to keyword arguments of CTranslate2's `translate_batch`."""
     decoding = model.config.decoding
     (forbidden_pieces,) = model.vocabulary.target_pieces([decoding.forbidden_ids])
     is_sampled = decoding.temperature > 0
@@ -206,7 +205,7 @@ def _stack_specification(model: ModelConfig, stack: Stack) -> Any:
 
 
 def _fill_stack(spec: Any, tree: _Tree, name: str, side: str, model: ModelConfig) -> None:
-    """Copy the stack `name`, which reads `side`, to the CTranslate2 specification `spec`."""
+    """Copy the encoder or decoder `name`, which reads the `side` text, to CTranslate2's `spec`."""
     bias_options = _distance_biases(model, tree, side)
     for index, layer in enumerate(spec.layer):
         params = tree[name]["layers"][str(index)]

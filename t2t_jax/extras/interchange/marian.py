@@ -140,7 +140,7 @@ def _import_arrays(
 
 
 def _sines_first(d_model: int) -> Int[np.ndarray, " d_model"]:
-    """Return the channel indices, even before odd, that move interleaved sines before cosines."""
+    """Return the indices that select all even channels, which are sines, before the cosines."""
     return np.r_[0:d_model:2, 1:d_model:2]
 
 

@@ -146,7 +146,7 @@ class Tensors:
         return reorder_rows(self.take(name, num_entries, *width), old_ids)
 
     def finish(self, constants: Constants) -> None:
-        """Raise a `UserError` for an unread array, unless it equals a formula in `constants`."""
+        """Raise a `UserError` if an unread array does not equal a formula in `constants`."""
         for name in sorted(self._unread):
             subject = f"{self.file} has the array {ascii(name)[1:-1]:.80}"
             formulas = next((f for key, f in constants.items() if re.fullmatch(key, name)), ())

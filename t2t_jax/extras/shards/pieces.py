@@ -171,11 +171,17 @@ class PreparedPieces(parts.Parts):
         return self.text.examples(empty).shape(shape, max_examples)
 
     def packing_key(self, seed: int, part: int) -> tuple[int, int]:
-        """Return two seeds for packing a piece: a constant of all runs, not `seed`, and `part`."""
+        """Return two integers that seed the packing of piece `part` into rows.
+
+        All runs share them, whatever their `seed`.
+        """
         return _PACKING_SEED, part
 
     def row_counts(self, form: layout.Form, count: parts.CountRows) -> parts.RowCounts:
-        """Return the rows of each piece in each batch shape; `count` counts packed rows, once."""
+        """Return how many batch rows the pairs of each piece file fill, by batch shape.
+
+        A file keeps the counts that `count` makes for packed rows.
+        """
         if not form.packs:
             size = len(form.shapes)
             counts = [[*piece["classes"], *[0] * size][:size] for _, piece in self._pieces]

@@ -174,7 +174,10 @@ def _final_records(workdir: Path, is_over: bool) -> tuple[list[Record], str | No
 def _rows(
     records: Sequence[Record], first: int, sent_figures: Container[tuple[str, int]]
 ) -> Iterator[Row]:
-    """Yield records from index `first` on as rows, without figures (name, step) already sent."""
+    """Yield rows with the figures of records, beginning with the record at index `first`.
+
+    Figures whose (name, step) is in `sent_figures` are left out.
+    """
     for index, record in enumerate(records[first:], first):
         step, figures = record["step"], scalars(record)
         if record["of"] == WARNING:  # trackers plot a warning as a 1 under the name of its rule

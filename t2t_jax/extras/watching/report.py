@@ -146,7 +146,7 @@ def settings_section(
 
 
 def _changes(experiment: PublishedExperiment, scores: Sequence[Record]) -> Mapping[str, object]:
-    """Return the settings that the paper changes for dev; {} if a score is on a test set."""
+    """Return the settings that the paper uses only on dev, or {} if a score is on a test set."""
     splits = {_split(experiment, score) for score in scores}
     return experiment.changes_on_dev if splits <= {"dev", "train"} else {}
 
@@ -199,7 +199,7 @@ def _split(experiment: PublishedExperiment, score: Record) -> str:
 def _searches(
     experiment: PublishedExperiment, published: Mapping[str, object], scores: Sequence[Record]
 ) -> list[Row]:
-    """Return a row for each search setting of a score that deviates from the paper."""
+    """Return a report row for each search setting of a score that differs from the paper's."""
     rows: dict[Row, None] = {}
     for score in scores:
         settings = {f"decoding.{name}": value for name, value in score.get("decoding", {}).items()}

@@ -37,7 +37,7 @@ def softmax_saturation() -> Figure:
 
 
 def _saturation(d_k: int, is_scaled: bool) -> tuple[float, float]:
-    """Return the largest weight and the norm of the softmax derivative, as means over queries."""
+    """Return means over random queries of the largest weight and the softmax derivative's norm."""
     query_rng, key_rng = jax.random.split(random_key(d_k))
     query = jax.random.normal(query_rng, (1, _QUERIES, 1, d_k))
     key = jax.random.normal(key_rng, (1, _KEYS, 1, d_k))
