@@ -86,7 +86,7 @@ class TrainingFlags:
     """
 
     instead: ClassVar[tuple[str, ...]] = ()
-    """Flags that replace training by other work, which needs no run directory."""
+    """Flags with which the command does other work than training, without a run directory."""
     common: ClassVar[tuple[str, ...]] = ()
     """Flags to list in the short help."""
     examples: ClassVar[tuple[str, ...]] = ()
@@ -96,15 +96,15 @@ class TrainingFlags:
         """Check the flags before training, a dry run or a sweep starts; raise a `UserError`."""
 
     def run(self, config: Any) -> int:
-        """Do the work of a flag of `instead` in place of training, and return the exit code."""
+        """Do the work of a flag in `instead`, without training, and return the exit code."""
         raise NotImplementedError
 
     def around(self, workdir: Path) -> AbstractContextManager[None]:
-        """Return a context manager to enter during training."""
+        """Return a context manager that stays open during training."""
         return nullcontext()
 
     def as_text(self) -> str:
-        """Serialize the flags for another process; see `flags_from`."""
+        """Serialize the flags as text that `flags_from` reads in another process."""
         return json.dumps([_reference_to(type(self)), dataclasses.asdict(self)])
 
 

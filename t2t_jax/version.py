@@ -43,7 +43,7 @@ class Removed(NamedTuple):
     """Whether only training reads the field: a run that used it can be loaded, but not resumed."""
 
     def is_used_by(self, value: object) -> bool:
-        """Return whether a value of the field uses the deleted feature."""
+        """Return whether a run with this value of the field used the deleted feature."""
         return self.unused is not None and value not in self.unused
 
 

@@ -192,7 +192,7 @@ class EncoderAloneConfig(WithEncoder):
 
     @cached_property
     def stacks(self) -> tuple[Stack, ...]:
-        """Return the encoder."""
+        """Return the encoder as the only stack."""
         n = self.num_encoder_layers
         constants = self.deep_norm(2 * n, 8 * n)
         self_attention, depth = self.attention_of("encoder"), self.depth_multiple(n)
@@ -256,17 +256,17 @@ class ImageEncoderConfig(EncoderAloneConfig):
 
 @dataclass(frozen=True)
 class Family:
-    """The properties of a network family."""
+    """The properties of a network family, such as encoder-decoders."""
 
     config: type[ModelConfig]
     """The class of the config section `model`."""
     network: str
     """The import path of the Flax module, a `modules.network.Network`."""
     scoring: str = "t2t_jax.modules.cached_decoding:NetworkScoring"
-    """The import path of the `modules.decoding_model.ScoringModel` that wraps the module; a
-    `DecodingModel` if the network decodes."""
+    """The import path of the `modules.decoding_model.ScoringModel` that wraps the module. It
+    is a `DecodingModel` if the network generates targets."""
     tasks: tuple[str, ...] = ()
-    """Additional tasks that the networks learn, besides those whose `TaskFacts` name the family."""
+    """Tasks that the networks learn although their `TaskFacts` do not name the family."""
 
 
 FAMILIES = Rows(

@@ -268,7 +268,7 @@ class ModelConfig(checks.Section, ABC):
 
     @cached_property
     def own_entries(self) -> dict[str, int]:
-        """Return the sizes of embeddings that differ from the target vocabulary, by matrix name."""
+        """Return embedding sizes that differ from the size of the target vocabulary, by name."""
         return {}
 
     def entries(self, vocab_size: int) -> dict[str, int]:

@@ -13,18 +13,18 @@ _FROM_SCHEME = "auto"
 
 @dataclass(frozen=True)
 class TaskFacts:
-    """The properties of a task."""
+    """The properties of a task, such as translation."""
 
     architectures: tuple[str, ...]
-    """The network families (`model.architecture`) that learn the task, the usual family first."""
+    """The network families (`model.architecture`) that learn the task. The usual one is first."""
     corpora: str
-    """The import path MODULE:NAME of a function of a corpus name and the config section `data`,
-    which returns each `data.splits.Split` of the corpus by name."""
+    """The import path MODULE:NAME of a function. It takes a corpus name and the config section
+    `data`, and returns a dict of each `data.splits.Split` of the corpus by name."""
     score: tuple[str, str]
-    """The score that selects the best checkpoint (higher is better): its field in evaluation
-    records, and its display name."""
+    """The field in evaluation records, and the display name, of the score that selects the best
+    checkpoint. Higher is better."""
     commands: tuple[str, ...]
-    """The `t2t-jax` commands specific to models of the task, main commands first."""
+    """The `t2t-jax` commands only for models of the task. Main commands are first."""
     schemes: tuple[str, ...] | None = None
     """The corpus schemes, such as `trees`, that select the task if `data.task` is "auto". () means
     all schemes that no other task lists. None means that `data.task` must name the task."""
@@ -35,8 +35,8 @@ class TaskFacts:
     hub_task: str = "other"
     """The name of the task on the Hugging Face Hub."""
     task: str = ""
-    """The import path MODULE:NAME of the task; "" means `TASK` in the module of `t2t_jax.tasks`
-    with the name of the row."""
+    """The import path MODULE:NAME of the task. "" means `TASK` in the module of `t2t_jax.tasks`
+    with the task's name."""
 
 
 class _Tasks(Rows[TaskFacts]):
@@ -52,7 +52,6 @@ _ENCODERS = "t2t_jax.extras.encoders"
 
 
 def _predicting_labels(network: str, corpora: str, hub_task: str, task: str) -> TaskFacts:
-    """Return the properties of a task in which an encoder predicts labels."""
     return TaskFacts(
         (network,),
         corpora,

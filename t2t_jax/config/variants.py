@@ -88,9 +88,9 @@ def _depths(model: EncoderDecoderConfig) -> dict[str, Mapping[str, object]]:
 
 
 def _of_equal_size(config: Config, changes: Mapping[str, object]) -> Mapping[str, object]:
-    """Add the d_ff, a multiple of 8, that keeps the size of the layers to changes of a config.
+    """Return changes of a config, with a `d_ff` that keeps the number of parameters in its layers.
 
-    Changes of the depth stay unchanged.
+    The value is a multiple of 8. Changes that set the depth are returned as given.
     """
     if "model.num_encoder_layers" in changes:
         return changes

@@ -130,9 +130,10 @@ class Batches:
         return float(1 - positions.sum() / (positions @ ratios))
 
     def bounds_with_few_empty_rows(self, max_share: float) -> tuple[int, int] | None:
-        """Find source and target tokens per step for which `empty_rows` is at most `max_share`.
+        """Find source and target tokens per step that make `empty_rows` at most `max_share`.
 
-        The result is nearest to the config's values, and at most four times as large, or else None.
+        The result is nearest to the config's values. It is None if values up to four times as
+        large do not suffice.
         """
         rows, source_length, target_length = self._form.shapes[-1]
         min_rows = self._rows_of(BatchShape(1, source_length, target_length))  # fill all devices
@@ -219,9 +220,9 @@ class Batches:
     def _layout_rows(
         self, portions: Portions, index: int, positions: Int32[np.ndarray, " rows"]
     ) -> Int32[np.ndarray, " rows"]:
-        """Map positions in the reading order of part `index` of `portions` to rows of its layout.
+        """Return a part's row index for each position in the order that the rows are read.
 
-        Each pass is one random order.
+        The part is entry `index` of `portions`. Each pass over it has a new random order.
         """
         part, copy = int(portions.parts[index]), int(portions.copies[index])
         first_order = int(portions.begin[index])

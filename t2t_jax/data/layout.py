@@ -150,7 +150,7 @@ def batch_shape(config: DataConfig, source_length: int, target_length: int) -> B
 
 
 class Cuts(NamedTuple):
-    """The indices that cut rows, sorted by class (batch shape), into batches."""
+    """The boundaries between batches in a list of rows sorted by class (batch shape)."""
 
     starts: Int64[np.ndarray, " cuts"]
     """Batch b holds the rows `starts[b]` to `starts[b + 1] - 1`."""

@@ -31,7 +31,7 @@ from t2t_jax.parallel.mesh import replicated, row_parts
 
 @dataclass(frozen=True)
 class Search:
-    """The static arguments of the compiled programs of a search."""
+    """The static arguments with which JAX compiles the programs of a search."""
 
     model: DecodingModel
     strategy: strategies.Strategy

@@ -94,7 +94,7 @@ def blockwise_attention(
 
 
 def _blocks(x: Shaped[Array, "b t *inner"]) -> Shaped[Array, "n b ..."]:
-    """Cut the rows of vectors or segment ids into blocks along t; pad the last with zeros."""
+    """Cut vectors or segment ids into blocks along t, and pad the last block with zeros."""
     x = jnp.pad(x, ((0, 0), (0, -x.shape[1] % _BLOCK), *[(0, 0)] * (x.ndim - 2)))
     blocks = x.reshape(len(x), x.shape[1] // _BLOCK, _BLOCK, *x.shape[2:]).swapaxes(0, 1)
     return blocks if x.ndim == 2 else blocks.swapaxes(2, 3)  # [n, b, h, block, d]

@@ -71,9 +71,9 @@ def _blocks(x: Shaped[Array, "b t *d"], window: int) -> Shaped[Array, "blocks wi
 def _key_blocks(
     x: Shaped[Array, "b t *d"], window: int, num_keys: int
 ) -> Shaped[Array, "blocks num_keys *d"]:
-    """Return, for each block, `num_keys` vectors from the start of the previous block.
+    """Return the `num_keys` vectors that each block of `window` queries may attend to.
 
-    Vectors outside the row are zeros.
+    They begin at the previous block. Vectors outside the row are zeros.
     """
     batch, length = x.shape[:2]
     num_blocks = -(-length // window)

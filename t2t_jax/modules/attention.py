@@ -313,17 +313,17 @@ class MultiHeadAttention(nn.Module):
         context: Context,
         prefix: CachedEntries | None = None,
     ) -> tuple[Float[Array, "b k d_model"], LayerCache]:
-        """Add one position per hypothesis to a cache, and compute its attention to the cache.
+        """Compute the attention of a new position per hypothesis to itself and to earlier ones.
 
         Args:
           x: the new position of each of k hypotheses.
           cache: keys and values of earlier positions.
-          write_at: first slot of the `k` new entries.
+          write_at: first cache slot of the `k` new positions.
           context: its mask selects the slots that each hypothesis attends to.
           prefix: keys and values of the source, if the hypotheses continue and attend to it.
 
         Returns:
-          The output for each hypothesis, and the cache from `update_cache_and_attend`.
+          The output for each hypothesis, and the new cache from `update_cache_and_attend`.
         """
         # The cache holds rotated keys: a key's position never changes, so one rotation is enough.
         query, key, value = self._joined_projections(x, context)

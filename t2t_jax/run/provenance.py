@@ -177,7 +177,6 @@ def _hash(text: str) -> str:
 
 @cache
 def _package_files() -> dict[str, str]:
-    """Return the hashes of the files of this package that compute results, by path."""
     return _hashes(_PACKAGE, (_PACKAGE / name for name in _HASHED))
 
 
@@ -208,7 +207,6 @@ def _files_of_config(config: Config) -> dict[str, str]:
 
 
 def _modules_of(config: Config) -> Iterator[str]:
-    """Yield the modules of a config's task, network family and corpus schemes."""
     facts, family = config.data.facts, FAMILIES[config.model.architecture]
     paths = [facts.corpora, facts.task, *(x for x in vars(family).values() if isinstance(x, str))]
     schemes = (part.name.partition(":")[0] for part in components_of(config.data.corpus))

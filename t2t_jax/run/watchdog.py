@@ -90,9 +90,9 @@ class Watchdog:
             threading.Event().wait()
 
     def _end_without(self, reason: str, code: int, silent: Sequence[int]) -> None:
-        """Exclude the hosts of silent processes from the next start of the run, and call `on_end`.
+        """Exclude the hosts of the processes `silent` at the next start, and call `on_end`.
 
-        The caller then ends the program.
+        `on_end` gets the reason and exit code. The caller then ends the program.
         """
         self._exclude(silent)
         self.on_end(reason, code)

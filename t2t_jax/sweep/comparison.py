@@ -340,9 +340,9 @@ def _with_bits(result: Record) -> Record:
 
 
 def _definition(grid: Grid, variant: str, result: Record, measure: str) -> object:
-    """Return a key of a result's sentences and the definition of `measure`, such as its signature.
+    """Return a key that is equal for results whose values of `measure` are comparable.
 
-    Results with equal keys are comparable.
+    The key identifies the scored sentences and the measure's settings.
     """
     sentences: object = (result.get("corpus"), result.get("split"))
     if "corpus" in result and measures_of(result).whole_split:

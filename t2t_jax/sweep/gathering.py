@@ -166,12 +166,12 @@ class GridState:
     def __init__(
         self, grid: Grid, workdir: Path, num_seeds: int, chosen: Sequence[str], split: str = SPLIT
     ) -> None:
-        """Read the files of the cells.
+        """Read the results of the cells, each one variant with one seed.
 
         Args:
           num_seeds: the number of requested seeds; results of more seeds count too.
           chosen: the names of the requested variants.
-          split: the split of the results; the rules always use dev.
+          split: the split of the results. Halving and tuning always use dev.
         """
         self.grid, self.split, self.record = grid, split, read_record(workdir)
         self.plan = recorded_plan(grid, workdir, num_seeds, chosen)
@@ -185,7 +185,7 @@ class GridState:
         self.reports = [report_on(replace(cell, split=split)) for cell in cells_in_table]
         """The state of each cell."""
         self.results = grouped((r.cell.variant, r.result) for r in self.reports if r.result)
-        """The results in the table; of tuned variants only for the chosen values."""
+        """The results in the table. Tuned variants have results only for their chosen values."""
         self.infinite = [c for c in planned_cells if math.inf in self.scores[c.name].values()]
         self.diverged: Mapping[str, int] = Counter(cell.variant for cell in self.infinite)
         self.values: GridTable | None = None
@@ -208,7 +208,7 @@ class GridState:
         """The names of the cells that still need training or scoring."""
 
     def context(self, other_code: Mapping[str, str], first_notes: Sequence[str]) -> TableContext:
-        """Return the notes, further tables and facts that the table of the grid shows.
+        """Collect the notes, tables and facts to print with the grid's table.
 
         Args:
           other_code: code differences by variant, from `same_code.other_code`.
@@ -233,10 +233,10 @@ class GridState:
         return TableContext(notes, tables, self.diverged, other_code, budgets)
 
     def _selection_note(self, given_up: GridTable | None) -> list[str]:
-        """Return a note that the table's scores chose halving's finalists.
+        """Return a note that halving chose its last variants by the scores in the table.
 
         Returns:
-          The lines of the note; [] if halving used other scores.
+          The lines of the note. [] if halving used other scores.
         """
         # Tuning needs no note: cross-fitting removes its bias. Halving never stops the base.
         finalists = ", ".join(name for name in self.results if name != self.grid.base)
@@ -268,7 +268,10 @@ def _split_note(state: GridState) -> str:
 
 
 def _outside_note(outside: Sequence[CellReport]) -> list[str]:
-    """Return a note on variants that the config file lacks, with their seeds and perplexities."""
+    """Return a note on the seeds and perplexity of trained variants that the config file lacks.
+
+    Without such variants, it returns [].
+    """
     variant_notes = []
     for variant, reports in grouped((report.cell.variant, report) for report in outside).items():
         text, perplexities = "no result", [r.result["perplexity"] for r in reports if r.result]

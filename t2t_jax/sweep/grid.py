@@ -225,7 +225,7 @@ def check_dev_sets(grid: Grid) -> None:
 
 
 class SplitScoring(NamedTuple):
-    """Score the finished cells of a grid on a split other than dev."""
+    """Score the trained variants of a grid on a split other than dev."""
 
     grid: Grid
     workdir: Path
@@ -235,9 +235,9 @@ class SplitScoring(NamedTuple):
     variants: list[str]
     """The names of the requested variants."""
     split: str
-    """The split; dev means that no scoring is left to do."""
+    """The split to score. Nothing happens for dev, which training scores."""
     again: bool
-    """Whether to score new and changed cells after the grid was scored before."""
+    """Whether to score new and changed cells if the grid was scored before."""
 
     def check(self) -> None:
         """Refuse a split that a corpus lacks, or to score changed cells again without `again`."""
@@ -276,7 +276,6 @@ class SplitScoring(NamedTuple):
         return run_cells(lambda _: cells, launcher, console, max_hours)
 
     def _compared(self, state: GridState) -> list[tuple[Cell, Record]]:
-        """Return the cells in the table, with their results on dev."""
         names = {cell_name(n, result) for n in self.variants for result in state.results.get(n, ())}
         return [(r.cell, r.result) for r in state.reports if r.result and r.cell.name in names]
 

@@ -163,9 +163,9 @@ class HalvedGrid:
         return [self._pause(c, rung_of[c.variant], scores) for cells in by_seed for c in cells]
 
     def _pause(self, cell: Cell, rung: int, scores: Scores) -> Cell:
-        """Return the cell, to stop at its first rung (step to score at) without a score.
+        """Return a copy of the cell that stops at its first rung without a score.
 
-        It stops at rung `rung` at the latest.
+        A rung is a step at which cells are scored. The copy stops at rung `rung` at the latest.
         """
         # With a held-out seed, a variant may pass a rung before all its seeds have reached it.
         pauses = (step for step in self.steps[:rung] if score_at(scores, cell, step) is None)
@@ -198,7 +198,7 @@ class HalvedGrid:
 
     @contextmanager
     def _journal(self) -> Iterator[list[_Promotion]]:
-        """Lock ASHA's journal against other sweeps, and yield the promotions that it records."""
+        """Lock ASHA's journal, if `keeps_journal` is set, and yield the promotions in it."""
         if not self.keeps_journal:
             yield self._read_journal()
             return

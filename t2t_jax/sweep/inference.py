@@ -88,11 +88,12 @@ class Effect(NamedTuple):
 
 
 class Pool(NamedTuple):
-    """The pooled variance over seeds of rows with similar variances."""
+    """A variance over seeds, estimated from all table rows with similar variances."""
 
     rows: frozenset[str]
+    """The names of these rows."""
     variance: float
-    """The variance of a score over seeds."""
+    """The variance of a row's score over seeds."""
     degrees: float
     """The degrees of freedom of the variance."""
 
@@ -234,11 +235,13 @@ def _interaction(
 
 
 def pool(scores: Mapping[str, Mapping[int, float]], *, by_seed: bool) -> Pool:
-    """Estimate the variance over seeds that rows share, by least squares.
+    """Estimate the variance over seeds that rows of a table share.
+
+    Rows with a much larger variance are excluded.
 
     Args:
       scores: scores by row and seed.
-      by_seed: whether to remove an effect of each seed that all rows share.
+      by_seed: whether to remove each seed's mean effect.
     """
     # Each row has few seeds, so rows share one estimate. An F test at 1% (between rows the G test
     # of 't Lam 2010) excludes rows with a much larger variance.

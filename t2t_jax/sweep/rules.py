@@ -309,7 +309,10 @@ def _plan_by_record(
 
 
 def _check_proposals(plan: PlannedGrid, workdir: Path, version: str) -> None:
-    """Refuse an Optuna whose proposals differ from the rows that `version` started."""
+    """Raise a `UserError` if Optuna proposes other rows than when the grid was started.
+
+    The version at that time was `version`, which the plan keeps.
+    """
     installed, plan.optuna = plan.optuna, version
     if installed == version:
         return

@@ -181,7 +181,6 @@ def _seconds_left(statuses: Collection[_Status], elapsed: float) -> float | None
 
 
 def _summary(statuses: Collection[_Status], seconds_left: float | None) -> str:
-    """Format the progress line of a sweep, with the estimated end."""
     counts = Counter(status.state for status in statuses)
     states = [*_SIGNS, *(state for state in _RARE_SIGNS if counts[state])]
     parts = [f"{counts[state]} {state}" for state in states]
@@ -230,7 +229,10 @@ def _table(statuses: Collection[_Status], seconds_left: float | None, width: int
 
 
 def _columns(seeds: Sequence[_Status]) -> list[str]:
-    """Format step, loss and speed of the first running seed, mean perplexity and mean score."""
+    """Return the step, loss and speed of the first running seed, and mean perplexity and score.
+
+    All are texts, "" if unknown.
+    """
     step = loss = speed = perplexity = score = ""
     if running_seeds := [s for s in seeds if s.state == "running" and s.progress]:
         progress, last_step = running_seeds[0].progress, running_seeds[0].cell.last_step

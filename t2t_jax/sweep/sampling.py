@@ -51,7 +51,7 @@ class Range:
 
 
 class SampledGrid:
-    """Plan the cells of a grid whose tuned values a sampler proposes."""
+    """Plan a grid's runs when an Optuna sampler proposes the values of tuned fields."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class SampledGrid:
 
         Args:
           sampler: the name of the sampler, such as `optuna:tpe`.
-          ranges: ranges by field path.
+          ranges: the allowed values of each tuned field, by field path.
           num_trials: the number of trials per variant.
           at_once: the number of trials to request before the first is scored.
         """

@@ -159,11 +159,11 @@ def added_later(record: Record) -> set[str] | None:
 
 
 def plan_note(record: Record, comparisons: str, base: str = "") -> str:
-    """Describe the plan of a recorded grid and later additions, in a note for a table.
+    """Return a note for a table on what a grid planned before training, and added later.
 
     Args:
-      comparisons: the comparisons in the table.
-      base: the base of the table, if it is not the grid's base.
+      comparisons: which comparisons the table has.
+      base: the variant that the table compares with, if it is not the grid's base.
     """
     plan, *additions = record.get("plan") or [None]
     if plan is None:

@@ -312,7 +312,7 @@ class Checkpoints:
         return is_saved
 
     def _score_to_beat(self, measure: Record) -> float:
-        """Return the best score so far, or minus infinity if its measure differs."""
+        """Return the best checkpoint's score, or minus infinity if none has this measure."""
         if self._best_score is None:
             self._best_score = self._stored_score()
         stored = self._best_score

@@ -314,9 +314,9 @@ def _by_mean_squares(
     """Make an optimizer that divides gradients by the root of their averaged squares.
 
     Args:
-      kind: the class of the state: `updates`, and then one average for each entry of `axes`.
-      axes: the axes over which each average takes the mean.
-      divide: computes the direction from a gradient and its averages.
+      kind: the class of the state. It takes the number of updates and then each average.
+      axes: for each average, the axes of a gradient to take the mean over.
+      divide: computes an update's direction from a gradient and its averages.
     """
 
     def init(params: Parameters) -> OptState:

@@ -58,12 +58,12 @@ class LabelledText(Examples):
         return np.split(self.source_tokens, self.source_offsets[1:])[:-1]
 
     def shape(self, shape: BatchShape, max_examples: int) -> BatchShape:
-        """Return `shape` with `target_length` cut to the labels of `max_examples` sentences."""
+        """Return `shape` with `target_length` at most the labels of `max_examples` sentences."""
         max_labels = max_examples * int(self.target_lengths.max())
         return shape._replace(target_length=min(shape.target_length, max_labels))
 
     def batch(self, placement: Placement, shape: BatchShape, rows: StepRows) -> Batch:
-        """Make a batch; `targets.positions` has the source position that predicts each label."""
+        """Make a batch whose `targets.positions` are the source positions that predict labels."""
         inputs, targets = super().batch(placement, shape, rows)
         size = shape.rows, shape.target_length
         positions = fill_rows(self.target_positions, self.target_offsets, placement, size).tokens

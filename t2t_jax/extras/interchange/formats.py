@@ -45,7 +45,7 @@ _SAVE_PRETRAINED = "what save_pretrained of transformers wrote for"
 
 
 def _seq2seq(model: str, name: str) -> Format:
-    """Return the format of an encoder-decoder class that the constant `name` implements."""
+    """Return the format of a transformers model that the constant `name` implements."""
     return Format(
         f"{model} for transformers",
         f"{_SAVE_PRETRAINED} {model}",

@@ -64,14 +64,14 @@ def with_start_of_zeros(arrays: Arrays, model: ModelConfig, start_token: int) ->
 
 
 def as_post_norm(arrays: Arrays, model: ModelConfig, epsilon: float) -> Arrays:
-    """Return parameters of an equivalent post-norm model whose norms use another epsilon.
+    """Rescale parameters for a post-norm model whose norms add `epsilon`, with equal outputs.
 
     DeepNorm (Wang et al. 2022) computes LayerNorm(alpha x + f(x)). LayerNorm(a x) with epsilon
-    a^2 e equals LayerNorm(x) with epsilon e. With a = alpha sqrt(new / old), activations between
-    norms are multiplied by a, the matrices that read them are divided by a, and sublayer outputs
-    are multiplied by sqrt(new / old). The input of a stack has fixed positions and cannot be
-    scaled. So a stack's first sublayer is divided by alpha, and only the epsilon of its first norm
-    really changes. Models of other norm orders with the same epsilon stay unchanged.
+    a^2 e equals LayerNorm(x) with epsilon e. With a = alpha sqrt(new / old), the function
+    multiplies activations between norms by a, divides the matrices that read them by a, and
+    multiplies sublayer outputs by sqrt(new / old). It cannot scale the input of a stack, which has
+    fixed positions. So it divides the first sublayer by alpha, and only the first norm's epsilon
+    really changes. Other models whose epsilon is the same stay unchanged.
     """
     new_arrays = dict(arrays)
     for stack_name, stack in zip(_STACKS, model.stacks, strict=True):

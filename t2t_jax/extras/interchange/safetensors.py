@@ -41,7 +41,7 @@ t2t_jax opens the directory as a run, with `t2t_jax.load("DIRECTORY")` in Python
 
 
 def carried(config: Config) -> Carried:
-    """Allow every value of every field, because the format stores the whole config."""
+    """Return `ANY` for each config section, because the format stores the whole config."""
     del config
     return dict.fromkeys(("model", "data", "decoding"), ANY)
 

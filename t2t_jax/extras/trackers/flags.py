@@ -33,7 +33,7 @@ class TrainFlags(TrainingFlags):
 
 @dataclass(frozen=True)
 class SweepFlags(TrainFlags):
-    """The flag `--track` of `sweep`: the trackers to send logs to."""
+    """The flag `--track` of `sweep`, which names the trackers to send logs to."""
 
     common: ClassVar[tuple[str, ...]] = ()
     track: tuple[str, ...] = ()

@@ -148,7 +148,6 @@ def _names(workdirs: Sequence[Path]) -> list[str]:
 
 
 def _page(runs: Sequence[WatchedRun], console: Console) -> Group:
-    """Return the table of runs, then their messages and curves."""
     messages = _messages(runs)
     free_lines = console.height - len(runs) - len(messages) - 3 if console.is_terminal else 100
     plots = _plots(runs, console, max(_MIN_LINES, min(_MAX_LINES, free_lines // 3)))
@@ -263,20 +262,19 @@ _TICKS = 4
 
 
 def _style_of(index: int) -> tuple[str, int]:
-    """Return the marker character and the terminal color of the curve with this index."""
     return _MARKERS[index % len(_MARKERS)], _COLORS[index % len(_COLORS)]
 
 
 def plot_in_terminal(
     title: str, curves: Sequence[Curve], width: int, height: int, has_colors: bool
 ) -> str:
-    """Draw curves in the same axes, as text of `width` by `height` characters.
+    """Return a plot of all curves as text of `width` by `height` characters.
 
     Args:
-      title: a single curve adds its last value to it.
+      title: the title, to which the value of a single curve's last point is added.
       curves: at least one curve with values. Empty curves are skipped.
-      has_colors: draw Braille dots in ANSI colors. Without colors, each of several curves has its
-        own marker character.
+      has_colors: whether to draw dots in ANSI colors. Without colors, each of several curves has
+        another marker character.
     """
     with needs_extra("plots", "a plot in the terminal"):
         import plotext

@@ -94,7 +94,7 @@ class FramedVocabulary(Vocabulary):
 
     @property
     def files(self) -> Mapping[str, bytes]:
-        """Return the files that split text, without tags."""
+        """Return the files of the text vocabulary, without the tags, by name."""
         return self.text.files
 
     @cached_property
