@@ -52,7 +52,7 @@ class ConfigCommand:
 
 
 def command_of_config(kind: type[_Command], arguments: Sequence[str], program: str) -> _Command:
-    """Parse a command line that names a config first; its flags override fields of the config."""
+    """Parse a config name and flags that override its fields, and return the command `kind`."""
 
     def defaults(line: CommandLine) -> _Command:
         fields = with_family(config_named(line.run) if line.run else Config(), line)

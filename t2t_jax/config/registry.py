@@ -177,7 +177,10 @@ class Rows(dict[str, Row]):
 
     @property
     def choice(self) -> object:
-        """Return the type of config fields naming a row: a `Literal`; with plugins, also `str`."""
+        """Return the type of config fields that name a row of this table.
+
+        It is a `Literal`, joined with `str` if plugins may add rows.
+        """
         built_in: object = Literal[self.names]
         return built_in | str if self._plugin_field else built_in
 

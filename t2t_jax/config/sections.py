@@ -102,7 +102,7 @@ class DataConfig(Section):
 
     @property
     def facts(self) -> TaskFacts:
-        """Return the properties of the task that the model learns from the corpus."""
+        """Return the properties of the task that `task` or the name of the corpus selects."""
         return TASKS[task_name(self.corpus, self.task)]
 
     def _check_protected_tokens(self) -> None:

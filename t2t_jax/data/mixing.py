@@ -109,7 +109,7 @@ class MixedParts:
 
     @property
     def repeats(self) -> Int[np.ndarray, " parts"]:
-        """Return how many times one pass over each part reads each of its rows."""
+        """Return, for each part (piece of a corpus), how often one pass over it reads each row."""
         repeats = [max(1, int(component.times)) for component in self.components]
         return np.repeat(np.array(repeats, np.int64), np.diff(self._part_starts))
 
@@ -163,7 +163,7 @@ class MixedParts:
         return corpus.packing_key(seed, index)
 
     def row_counts(self, form: Form, count: CountRows) -> RowCounts:
-        """Count the rows of each part and class (batch shape); `count` does so for one part."""
+        """Call `count` for each part, and return its numbers of rows by class (batch shape)."""
 
         def count_part(first_part: int, index: int) -> tuple[Int[np.ndarray, " classes"], int]:
             return count(first_part + index)

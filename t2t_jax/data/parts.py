@@ -73,7 +73,10 @@ class Parts(Protocol):
         """Return the examples of a part."""
 
     def shape(self, shape: BatchShape, max_examples: int) -> BatchShape:
-        """Return the shape of the arrays that `Examples.batch` makes for rows of this shape."""
+        """Return the array shape of a batch.
+
+        Its rows have `shape`, and each has at most `max_examples` examples.
+        """
 
     @property
     def repeats(self) -> Int[np.ndarray, " parts"]:
@@ -132,7 +135,10 @@ class OnePart(Parts):
         return self.examples
 
     def shape(self, shape: BatchShape, max_examples: int) -> BatchShape:
-        """Return the shape of the arrays that `Examples.batch` makes for rows of this shape."""
+        """Return the array shape of a batch.
+
+        Its rows have `shape`, and each has at most `max_examples` examples.
+        """
         return self.examples.shape(shape, max_examples)
 
     def token_counts(self) -> Int[np.ndarray, " vocab"]:

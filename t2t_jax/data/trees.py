@@ -75,7 +75,7 @@ class Tree(NamedTuple):
 
 
 def format_tree(tree: Tree) -> str:
-    """Format a tree in brackets, on one line: `(TOP (S (NP (DT The) (NN dog)) ...))`."""
+    """Format a tree as one line of brackets, such as `(TOP (S (NP (DT The) (NN dog)) ...))`."""
     remaining_words = iter(tree.words)
 
     def formatted(symbol: str) -> str:
@@ -193,9 +193,9 @@ def escape_brackets(text: str) -> str:
 
 
 def build_tree(words: Sequence[str], symbols: Sequence[str]) -> tuple[Tree, int]:
-    """Build a tree over exactly these words, and repair the symbols of a model where needed.
+    """Build a tree over exactly `words` from the symbols of a model, and repair them if needed.
 
-    Each of these is one repair:
+    Each of these counts as one repair:
 
     - Ignore a bracket without a label, with a root's label, or whose label has a bracket or white
       space.

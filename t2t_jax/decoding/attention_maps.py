@@ -116,9 +116,9 @@ def words_of(
 
 @lru_cache(maxsize=4)
 def _text_facts(vocabulary: Vocabulary, of_source: bool) -> Int[np.ndarray, "v 4"]:
-    """Return a row per id, of source ids if `of_source`.
+    """Describe the text of each vocabulary id (source id if `of_source`) in one row.
 
-    Columns: word count of its text; 1 or 0 for: begins with space, ends with space, is empty.
+    The columns are its word count, and whether it begins with space, ends with space or is empty.
     """
     texts_of_ids = spelt_by(vocabulary)
     if of_source:

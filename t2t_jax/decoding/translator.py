@@ -345,11 +345,11 @@ class Translator:
     def search(
         self, sentences: Sequence[Sentence], decoding: DecodingConfig, num_best: int, seed: int
     ) -> Iterator[tuple[int, SearchResult]]:
-        """Search for the outputs of sentences.
+        """Find outputs of sentences by beam search or sampling.
 
         Args:
-          sentences: sentences with limits of at most their length plus `max_extra_length`. The
-            default prefix is the vocabulary's `target_begin`.
+          sentences: inputs. A limit (of output tokens) is at most the input length plus
+            `max_extra_length`. The default prefix of outputs is `target_begin`.
 
         Yields:
           The index of each sentence, in any order, and its hypotheses.
@@ -440,9 +440,9 @@ def _stripped(lines: Iterable[str]) -> list[str]:
 
 
 def _sample_number(part: long_lines.LinePart, first_line: int) -> int:
-    """Return the number that seeds the samples of a line's part.
+    """Return the number that seeds sampling for a part of a long line.
 
-    The first part has the line number; others add an offset.
+    The first part uses the line number. Later parts add an offset to it.
     """
     # The odd multiplier spreads the numbers of later parts, so that few equal a line number.
     return (first_line + part.line + part.order * 0x9E3779B1) % 2**31

@@ -106,7 +106,7 @@ def _attend(options: _Options, arrays: _Arrays) -> _Vectors:
 
 
 def _tied(arrays: _Arrays) -> _Arrays:
-    """Return the same arrays behind a barrier, so that each depends on all of them."""
+    """Return the arrays behind an XLA barrier, so that each result depends on all arrays."""
     # If JAX differentiates layers in a loop, it moves values that all layers share out of the loop.
     # Here these are the masks and dropout indices of all blocks, a quadratic array. The barrier
     # makes them depend on the queries, so the loop computes them block by block.

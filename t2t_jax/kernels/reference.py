@@ -137,7 +137,10 @@ def linear(
 def logits(
     x: Float[Array, "b t d_model"], embedding: Float[Array, "vocab d_model"]
 ) -> Float32[Array, "b t vocab"]:
-    """Compute the pre-softmax logits (section 3.4): operands in the dtype of x, sums in float32."""
+    """Compute the pre-softmax logits (section 3.4).
+
+    Cast the embedding to the dtype of x, and sum in float32.
+    """
     embedding = embedding.astype(x.dtype)
     return jnp.einsum("btd,vd->btv", x, embedding, preferred_element_type=jnp.float32)
 

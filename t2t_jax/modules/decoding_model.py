@@ -150,10 +150,10 @@ class DecodingModel(ScoringModel, Protocol):
         """Return the format of the model's sources."""
 
     def axes(self, beam_size: int = 1) -> Axes:
-        """Return the axes of slots and positions in the arrays of `empty_cache` and `memory`.
+        """Return the slot axis of each cache array, and the source axis of each memory array.
 
         Args:
-          beam_size: number of hypotheses per sentence, which only affects the cache.
+          beam_size: number of hypotheses per sentence. It affects only the cache.
         """
 
     def prepare(self, params: Parameters, quantize: Quantize) -> Parameters:

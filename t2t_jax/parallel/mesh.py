@@ -136,7 +136,7 @@ class BatchLayout(NamedTuple):
         return self.passes * self.rows_per_pass
 
     def local_rows(self) -> Int[np.ndarray, " n"]:
-        """Return the sorted indices of the batch rows of this process."""
+        """Return the sorted indices of the global batch rows that this process computes."""
         first_pass_rows = np.arange(self.rows_per_pass)
         if len(self.mesh.local_devices) < self.mesh.size:
             shape = (self.passes, self.rows_per_pass, 1)

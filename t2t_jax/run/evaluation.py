@@ -217,10 +217,10 @@ def corpus_loss(translator: Translator, pairs: Examples) -> CorpusLoss:
 def computed_batches(
     translator: Translator, examples: Examples, program: Callable[[Batch], _Out]
 ) -> Iterator[tuple[Placement, Sequence, _Out]]:
-    """Yield the examples and targets of each batch, and the result of a program for the batch.
+    """Run a program on each batch, and yield its placement of examples, its targets and the result.
 
     Args:
-      program: a function of a device batch `[passes, rows_per_pass, length]`.
+      program: a function of a batch on the devices, `[passes, rows_per_pass, length]`.
     """
     batches = Batches(examples, translator.config.data, seed=0)
     mesh = mesh_of(translator.params)

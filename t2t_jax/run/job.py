@@ -80,9 +80,9 @@ def _accounts(workdir: Path) -> Iterator[Path]:
 
 
 class JobRecord:
-    """The account (time use) of the current job, one start of a run, in all of its processes.
+    """A context that records the time use of a job (one start of a run) in a file.
 
-    An error that leaves the context ends the job.
+    An error that leaves the context is recorded as the end of the job. For other ends, call `end`.
 
     Attributes:
       saved: the time of the last checkpoint or the start, in seconds since 1970.

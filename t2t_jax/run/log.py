@@ -107,7 +107,7 @@ class RunLog:
         )
 
     def _open_events(self, workdir: Path, start_step: int) -> None:
-        """Open a TensorBoard file that cancels the events of later steps."""
+        """Open a TensorBoard file, and make TensorBoard drop old events after `start_step`."""
         # A `SummaryWriter` has a thread; if a full disk kills the thread, its callers hang.
         # File names contain the time. The number keeps them unique if the clock was set back.
         folder = on_this_machine(workdir)  # objects in a bucket cannot grow

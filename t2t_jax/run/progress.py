@@ -130,10 +130,10 @@ class PhaseTimer:
         return max(0.0, now - max(requested, self._idle_since))
 
     def launch(self, result: object) -> None:
-        """Record a launched step.
+        """Count a training step that was launched.
 
         Args:
-          result: arrays that are ready when the step is done.
+          result: arrays of the step, which are ready when it is done.
         """
         self.launched += 1
         self._results.put(result)

@@ -78,9 +78,9 @@ def _enter(barrier: str, turn: int) -> None:
 
 
 def _wait(barrier: str, turn: int, corpus: str) -> None:
-    """Announce `turn` under `barrier`, and wait until all processes announced one, none earlier.
+    """Announce `turn` under the key `barrier`, and wait until all processes reach it.
 
-    One process reports long waits for `corpus`.
+    After a long wait, one process reports which one prepares `corpus`.
     """
     _enter(barrier, turn)
     start_time, is_announced = time.monotonic(), False

@@ -203,10 +203,10 @@ def _p_value(estimate: float, error: float, degrees: float) -> float:
 
 
 def _variance_of_mean(num_seeds: int, is_tuned: bool) -> float:
-    """Return the variance of a mean over seeds with unit variance.
+    """Return the variance of the mean score of seeds whose scores have variance 1.
 
     Args:
-      is_tuned: whether the seeds were tuned to different values, by the scores of other seeds.
+      is_tuned: whether each seed's fields were tuned by the scores of the other seeds.
     """
     # Tuning correlates the scores of seeds; the second term is from Nadeau and Bengio (2003).
     return 1 / num_seeds + (1 / (num_seeds - 1) if is_tuned and num_seeds > 1 else 0)

@@ -127,7 +127,6 @@ class PlannedGrid:
 
 
 def _check_tuned(rules: GridRules) -> None:
-    """Refuse invalid fields or values of `--tune`."""
     if "training.seed" in rules.tune:
         raise UserError("--tune cannot tune training.seed, which --seeds sets; leave it out")
     for path, values in rules.tune.items():
@@ -180,7 +179,7 @@ def _tuned_configs(grid: Grid, tune: Candidates) -> dict[str, dict[str, Config]]
 
 
 def _check_variants(grid: Grid, values: Mapping[str, object]) -> None:
-    """Refuse variants that differ only in tuned fields; `values` has one value of each field."""
+    """Raise a `UserError` if variants of a grid are equal after `values` replace tuned fields."""
     variants: dict[Config, str] = {}
     for variant, config in grid.variants.items():
         if (twin := variants.setdefault(config.replace(values), variant)) != variant:

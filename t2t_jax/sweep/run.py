@@ -97,9 +97,9 @@ def run_cells(
 
 
 def _update_plan(plan: GridPlan, by_name: dict[str, _Status]) -> None:
-    """Update `by_name`, the statuses by cell name, with the cells of `plan(scores)`.
+    """Let `plan` choose cells by the known scores, and store their statuses in `by_name`.
 
-    Repeat until no new scores come. A cell is a variant and seed.
+    Repeat while they bring new scores. A cell trains one variant with one seed.
     """
     # A cell that joins the plan may have scores from an earlier sweep, which decide more.
     previous: Scores | None = None

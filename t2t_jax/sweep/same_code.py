@@ -128,7 +128,10 @@ def other_code(results: Mapping[str, Sequence[Record]]) -> dict[str, str]:
 
 
 def check_same_code(software: "Mapping[str, Iterable[Record]]") -> None:
-    """Refuse cells whose provenance records, by cell name, differ in code or chosen settings."""
+    """Raise a `UserError` if cells (runs of a grid) differ in code or chosen settings.
+
+    `software` maps cell names to provenance records.
+    """
     if differences := code_differences(software.items()):
         (name, changed), *other_cells = differences.items()
         first_name, records = next(iter(software.items()))

@@ -212,7 +212,7 @@ def _copy_shorter_tables(grid: Grid, workdir: Path, rows: Mapping[str, Record]) 
 
 
 def rows_outside(record: Record, grid: Grid, workdir: Path) -> dict[str, Config]:
-    """Return the configs of started rows that a record contains and a grid lacks, by row name."""
+    """Return the configs, by name, of started variants that the record has but the grid lacks."""
     return {
         name: from_dict(fields)
         for name, fields in record.get("variants", {}).items()

@@ -63,16 +63,17 @@ class UnsentError(UserError):
 
 @contextmanager
 def mirrored(workdir: Path, stop: StopSignal, folder: Path | None = None) -> Iterator[Path]:
-    """Yield a local directory to train in, and wait until all of its files are uploaded.
+    """Yield a local directory to train in, then wait until the bucket has its files.
 
-    Lock the run first. If `workdir` is not in a bucket, yield `workdir`.
+    The caller must lock the run first. If `workdir` is not in a bucket, yield `workdir`.
 
     Args:
       stop: after this signal, wait only briefly.
-      folder: the parent of all mirrors; None is the user's cache directory.
+      folder: the parent of all mirrors. None means the user's cache directory.
 
     Raises:
-      UserError: the store is unreachable; an `UnsentError` at the end.
+      UserError: the bucket is unreachable.
+      UnsentError: at the end, the bucket lacks files.
     """
     if not isinstance(workdir, BucketPath):
         yield workdir

@@ -154,9 +154,10 @@ class SignalRequest:
 
 @contextmanager
 def watching() -> Iterator[None]:
-    """Receive signals for the whole program in a `with` block on the main thread.
+    """Handle the signals of the program in a `with` block on the main thread.
 
-    After the block, a signal ends the process at once; after a stop, only SIGINT does.
+    After the block, signals end the process at once. If one stopped the program in the block, only
+    SIGINT does.
     """
     global _watched, _pipe, _is_stopping
     _is_stopping = False
@@ -231,7 +232,7 @@ def _end(number: int) -> None:
 
 
 def _forget_in_child() -> None:
-    """Stop watching in a forked process, which has no thread and shares the parent's pipe."""
+    """Reset signal handlers in a forked process, because it lacks the thread that listens."""
     global _watched, _pipe
     if _watched:
         signal.set_wakeup_fd(-1)

@@ -96,7 +96,7 @@ class LanguageModelling(task.Task):
         return tokenized.windows(text, *_window(config), start_id(config.model))
 
     def scored(self, request: task.Scoring) -> task.Scored:
-        """Score the likelihood of a split, and continue some documents as samples."""
+        """Compute the bits per byte and character of a split, and continue some documents."""
         translator, loss = request.translator, request.loss()
         _, documents = request.corpus.lines(request.split)
         length, stride = _window(translator.config)

@@ -27,7 +27,10 @@ _ATTEMPTS, _SECONDS_FOR_A_CHANGE = 20, 1.0
 
 
 def is_due(config: Config, step: int) -> bool:
-    """Return whether the config schedules a checkpoint for averaging after a step."""
+    """Return whether averaging needs a checkpoint of `step`.
+
+    It needs the last step and all multiples of `checkpoint.every_steps`.
+    """
     every_steps = config.checkpoint.every_steps
     by_steps = every_steps is not None and step % every_steps == 0
     return by_steps or step == config.training.num_train_steps

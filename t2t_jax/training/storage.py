@@ -317,7 +317,10 @@ def distribute(arrays: dict[str, PyTree], like: Mapping[str, PyTree]) -> Mapping
 
 
 def _is_read_once(like: Mapping[str, PyTree[jax.ShapeDtypeStruct]]) -> bool:
-    """Return whether process 0 reads for all: every device holds all arrays, with 4-byte dtypes."""
+    """Return whether only process 0 reads the arrays.
+
+    It does if each device needs all of them and their dtypes have 4 bytes.
+    """
     return jax.process_count() > 1 and all(
         x.sharding.is_fully_replicated and x.dtype.itemsize == 4 for x in jax.tree.leaves(like)
     )

@@ -84,9 +84,9 @@ def train_vocabulary(
 
 
 def _parts(line: str) -> list[str]:
-    """Cut a line, between words if possible, into parts that SentencePiece accepts.
+    """Cut a line, at spaces if possible, into parts short enough for SentencePiece.
 
-    It ignores long lines and lines with `_RESERVED`, which becomes a space.
+    Replace the character `_RESERVED` by a space, because SentencePiece ignores lines with it.
     """
     line = line.replace(_RESERVED, " ")
     return _PART.findall(line) if len(line.encode()) > _MAX_LINE_BYTES else [line]

@@ -45,7 +45,7 @@ class Collective:
 
     @property
     def sent_bytes(self) -> float:
-        """Return the bytes that a device sends in one execution, by the ring algorithm."""
+        """Return how many bytes a device sends in one execution, which uses the ring algorithm."""
         if self.kind == "collective-permute":
             return float(self.num_bytes if any(a != b for a, b in self.groups) else 0)
         group_size = max(len(group) for group in self.groups)

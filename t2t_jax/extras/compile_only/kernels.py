@@ -326,7 +326,7 @@ def _moved_bytes(
 
 
 def _read_bytes(fused_ops: Sequence[Instruction]) -> float:
-    """Count the bytes that a fusion reads; if it slices a parameter, only the slices count."""
+    """Count the bytes that a fused kernel reads. Of a sliced parameter, count the slices."""
     users: dict[str, list[Instruction]] = {}
     for op in fused_ops:
         for name in op.operands:

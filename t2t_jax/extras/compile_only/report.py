@@ -91,7 +91,10 @@ class StepReport:
 
     @cached_property
     def roofline(self) -> Roofline | None:
-        """Return the minimum time of a step by its kernels; None if unknown."""
+        """Return the minimum time of a step, computed from its kernels.
+
+        None means unknown hardware or too little memory.
+        """
         if self.hardware is None or self.exceeds_memory:
             return None
         return roofline(self.kernels, self.hardware)

@@ -123,7 +123,6 @@ def check_holds(name: str, directory: Path) -> None:
 
 
 def _sha256(archive: catalogue.Archive, path: Path) -> str:
-    """Return the published SHA-256 sum of an archive, or else compute it from the file."""
     kind, _, published = (archive.digest or "").partition(":")
     return published if kind == "sha256" else digest_of(path)
 
@@ -138,7 +137,7 @@ def archives_of(corpus: catalogue.PublicCorpus) -> list[catalogue.Archive]:
 def _complete_counts(
     corpus: catalogue.PublicCorpus, directory: Path, manifest: Mapping[str, object]
 ) -> dict[str, Counts]:
-    """Return each split's counts if corpus.json states `manifest`, or {} if files are missing."""
+    """Return the counts of each split if `directory` holds all files of the corpus, else {}."""
     path = directory / _MANIFEST
     regular_file.check_regular(path)
     if not path.exists():

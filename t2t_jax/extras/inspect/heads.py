@@ -277,7 +277,7 @@ def mask_heads(gates: HeadGates, heads: Sequence[Head]) -> HeadGates:
 
 
 def _curve(measures: _Measures, gates: HeadGates, heads: list[Head]) -> Iterator[CurvePoint]:
-    """Yield the loss and BLEU with 10%, 20%, ... of all heads masked, as far as `heads` goes."""
+    """Mask `heads` in order, and yield the loss and BLEU at each 10% of all heads, up to 90%."""
     num_heads = len(all_heads(gates))
     for tenth in range(1, 10):
         num_masked = round(tenth / 10 * num_heads)

@@ -83,7 +83,7 @@ class LaunchCommand:
         return True
 
     def _path(self) -> tuple[Path, str]:
-        """Return the path of the job file, and a reason if it is outside the run directory."""
+        """Return the path of the job file, and why it is not in the run directory ("" if it is)."""
         from t2t_jax.workdir import LAUNCH
 
         workdir, name = self.training.workdir, self.job.file
@@ -125,7 +125,6 @@ def usage_of_launch(program: str) -> str:
 
 
 def _training(arguments: Sequence[str]) -> LaunchedTraining:
-    """Parse and check the arguments of `t2t-jax train`."""
     for argument in arguments:
         if len(argument.splitlines()) > 1:
             raise UserError(

@@ -134,7 +134,7 @@ class PreparedPieces(parts.Parts):
 
     @cached_property
     def content(self) -> rows.Content:
-        """Return the combined statistics of all pieces."""
+        """Return the pair counts and length statistics of all pieces (tokenized files)."""
         skipped, pieces = Counter[str](), [piece for _, piece in self._pieces]
         for record in self.record["shards"]:
             skipped.update(record["skipped"])

@@ -82,7 +82,7 @@ class Seq2SeqFormat:
 
     @property
     def model_fields(self) -> dict[str, object]:
-        """Return the fields of our config that are equal in all models of the format."""
+        """Return the config fields, by path, that are equal in all models of the format."""
         return {
             "model.attention_bias": True,
             "model.norm_epsilon": _EPSILON,
