@@ -109,7 +109,7 @@ def test_a_function_with_a_problem_is_refused_for_a_new_run_and_warned_of_in_an_
     path, workdir = trained
     config = load_config(str(path))
     problem = "activation 'doubled' gives 2 and then 3"
-    monkeypatch.setattr(named_functions, "_problem", lambda *_, is_run: problem if is_run else None)
+    monkeypatch.setattr(named_functions, "_problem", lambda *args: problem if args[-1] else None)
     for start in (train, dry_run):
         with pytest.raises(UserError, match=problem):
             start(config, tmp_path / "new")

@@ -42,7 +42,7 @@ def refusal(call, *arguments) -> str:
 def test_the_command_that_scores_a_run(run, splits, flags):
     corpus = SimpleNamespace(splits=splits)
     ended = SimpleNamespace(
-        workdir=run, last=3, reason_to_stop=None, config=Config(), corpus=corpus, has_dev=True
+        workdir=run, last_step=3, reason_to_stop=None, config=Config(), corpus=corpus, has_dev=True
     )
     _, advice = trainer._end_reason(ended, 3, 0)
     assert words_after(advice, "score: ") == ["t2t-jax", "evaluate", "--workdir", str(run), *flags]

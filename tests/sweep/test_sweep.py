@@ -172,7 +172,7 @@ def test_a_signal_stops_what_runs_here_and_is_the_exit_code(grid, tmp_path, numb
     launcher.write = lambda cell: os.kill(os.getpid(), number)
     assert run_cells(lambda _: [cell], launcher, Console(file=text)) == number
     assert launcher.ended == ["stopped", "waited"]
-    assert "writes a checkpoint first" in text.getvalue()
+    assert "local runs write a checkpoint first" in text.getvalue()
 
 
 def cells_of(process):

@@ -234,7 +234,7 @@ def test_devices_of_a_topology_need_not_be_there(topology, count, kind):
 @needs_libtpu
 @pytest.mark.parametrize("topology", ["v5e", "v9:2x2", "v5e:3x3", ":", "v5litepod-12"])
 def test_an_unknown_topology_is_refused_in_one_line(topology):
-    with refused(match="as in v5e:4x4"):
+    with refused(match="try v5e:4x4"):
         devices_of(topology)
 
 
