@@ -43,7 +43,6 @@ _REGISTRY = ConstructorRegistry()
 
 @_REGISTRY.primitive_rule
 def _path_rule(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Path] | None:
-    """Convert arguments of type `Path` with `local_path`; leave other types to tyro (None)."""
     return path_rule(local_path) if info.type is Path else None
 
 
@@ -109,9 +108,9 @@ def _values(flag: str, flags: Mapping[str, Flag], uses: list[tuple[str, list[str
 
 
 def _move_run(positionals: Sequence[Flag], line: CommandLine) -> None:
-    """Move the values of `--workdir` from the flags of `line` to its words.
+    """Move the value of `--workdir` from the flags of `line` to the positional that names the run.
 
-    They go to the index of the positional that is the run.
+    Raise a `UserError` if the value is missing or `line` already names a run.
     """
     run_index = [positional.is_run for positional in positionals].index(True)
     non_runs = [positional for positional in positionals if not positional.is_run]
@@ -225,7 +224,6 @@ def parse_flags(
 
 
 def _check_positionals(flags: Sequence[Flag], words: Sequence[str], program: str) -> None:
-    """Raise a `UserError` if a positional argument is missing or a run's name is not UTF-8."""
     positionals = [flag for flag in flags if flag.is_positional]
     required = [positional for positional in positionals if positional.is_required]
     for missing in required[len(words) :]:

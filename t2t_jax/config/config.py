@@ -223,10 +223,12 @@ def from_dict(nested: Mapping[str, object]) -> Config:
 
 
 def _read_fields(nested: Mapping[str, object], *, trains_on: bool = False) -> dict[str, Record]:
-    """Return the fields of each section by current names, without deleted fields.
+    """Return the fields of each section of a config, by their current names.
+
+    Deleted fields are left out. Raise a `UserError` if the config uses a deleted feature.
 
     Args:
-      trains_on: refuse deleted features that only training reads, too.
+      trains_on: whether to refuse also deleted features that only training uses.
     """
     fields_by_path = known_fields()
     values: dict[str, Record] = {name: {} for name in get_type_hints(Config)}

@@ -23,7 +23,7 @@ _BASE_D_K = 64  # d_k of the paper, at which all parametrisations scale attentio
 
 
 class Stack(NamedTuple):
-    """A stack of identical layers: its depth, its inputs and its residual constants."""
+    """The settings of a stack of identical layers, such as the encoder or the decoder."""
 
     num_layers: int
     """Number of layers N."""
@@ -42,7 +42,7 @@ class Stack(NamedTuple):
     is_causal: bool = False
     """Whether the self-attention is causal."""
     depth_multiple: float = 1.0
-    """Depth of the stack divided by base_depth, for the parametrisation "complete"."""
+    """Number of layers divided by `base_depth`. Only the parametrisation "complete" uses it."""
 
     @property
     def attends_to_source(self) -> bool:
@@ -348,9 +348,9 @@ class ModelConfig(checks.Section, ABC):
         return getattr(self, f"{part}_heads", None)
 
     def deep_norm(self, scale: int, gain: int) -> tuple[float, float]:
-        """Return alpha, which scales residuals, and beta, the gain of initial weights, of DeepNorm.
+        """Return the constants alpha and beta of DeepNorm, or (1, 1) for other norm orders.
 
-        Return (1, 1) for other norm orders. See Wang et al. 2022, figure 2.
+        Alpha scales residuals, and beta scales initial weights (Wang et al. 2022, figure 2).
 
         Args:
           scale: alpha^4, from the numbers of layers.

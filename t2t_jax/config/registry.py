@@ -167,7 +167,7 @@ class Rows(dict[str, Row]):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return all row names except plugins'."""
+        """Return the names of the built-in rows."""
         return tuple(self)
 
     @property

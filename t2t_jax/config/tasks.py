@@ -40,11 +40,9 @@ class TaskFacts:
 
 
 class _Tasks(Rows[TaskFacts]):
-    """The rows of all tasks, by name."""
-
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the built-in values of `data.task`."""
+        """Return the built-in values of `data.task`: "auto", and tasks that it never chooses."""
         return (_FROM_SCHEME, *(name for name, row in self.items() if row.schemes is None))
 
 

@@ -417,7 +417,9 @@ class _Plan(NamedTuple):
 def _spread_rows(
     window: _Window, totals: Int[np.ndarray, "parts classes"], rng: np.random.Philox
 ) -> Int32[np.ndarray, "2 rows"]:
-    """Order the rows of a window (parts read together); each batch has an even share of each part.
+    """Order the rows of a window, so that each batch has an even share of each part.
+
+    A window is a group of parts (pieces of the corpus) that are read together.
 
     Args:
       window: how many rows of each class (batch shape) to read from each part, and from where.
@@ -425,8 +427,8 @@ def _spread_rows(
       rng: draws an offset for each part.
 
     Returns:
-      Two integers for each row: the index of its part in the window, and its position in the part's
-      random orders, joined end to end. Rows are sorted by class, and within a class by batch.
+      Two integers for each row, sorted by class and then by batch: the index of its part in the
+      window, and its position in the part's joined random orders.
     """
     # So every batch holds each part's rows side by side, in proportion to the part's share of the
     # class. Each process makes the same range of rows of every batch, and opens few parts.
@@ -450,9 +452,10 @@ def _spread_rows(
 def _members(
     layout: Layout, layout_rows: Int32[np.ndarray, " rows"], rows: Integer[np.ndarray, " rows"]
 ) -> Placement:
-    """Place the examples of layout rows in batch rows, in order.
+    """Return the place of each example in a batch.
 
-    The examples that the layout packs into its row `layout_rows[i]` go to the batch row `rows[i]`.
+    The layout packs examples into rows. Those of its row `layout_rows[i]` go to batch row
+    `rows[i]`, in order.
     """
     starts = layout.starts[layout_rows]
     counts = layout.starts[layout_rows + 1] - starts  # examples of each row

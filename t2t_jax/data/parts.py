@@ -33,20 +33,20 @@ class RowCounts(NamedTuple):
 
 
 class Portions(NamedTuple):
-    """The rows that one window reads, in arrays of equal length.
+    """The rows that training reads from a window, a group of parts that are open together.
 
-    A window opens several parts (pieces of the corpus) at once; entry i is for part `parts[i]`.
+    A part is a piece of the corpus. The arrays have an entry for each part.
     """
 
     parts: Int[np.ndarray, " n"]
     """The indices of the parts."""
     copies: Int[np.ndarray, " n"]
-    """The index of each copy, where an epoch has several copies of a part."""
+    """The index of the copy to read, if an epoch has several copies of a part."""
     begin: Float[np.ndarray, " n"]
-    """The number of times that the training run has read the part before this window. At 2.25, it
-    has read all rows twice, and a quarter of a third random order."""
+    """How often training has read the part before this window. For example, 2.25 means that it has
+    read all rows twice, and then a quarter of the rows in a third random order."""
     end: Float[np.ndarray, " n"]
-    """The number of times that the training run has read the part after this window."""
+    """How often training has read the part after this window."""
 
 
 @runtime_checkable
@@ -105,7 +105,11 @@ class Parts(Protocol):
         return seed, part
 
     def row_counts(self, form: Form, count: CountRows) -> RowCounts:
-        """Count the rows of each part and class (batch shape); `count` does so for one part."""
+        """Count the rows of each part and class (batch shape).
+
+        Args:
+          count: counts the rows of one part.
+        """
         counts, max_examples = zip(*map(count, range(len(self))), strict=True)
         return RowCounts(np.stack(counts), max(max_examples))
 

@@ -78,7 +78,10 @@ def with_dev(name: str, parts: Mapping[str, Split], num_pairs: int) -> dict[str,
 
 
 def _pairs(train: Split) -> Iterator[tuple[bytes, tuple[object, str]]]:
-    """Yield each pair of a split after its hash; hashes of pairs with a blank side are largest."""
+    """Yield a hash as sort key, and the pair, for each (source, target) pair of a split.
+
+    Pairs with a blank side have the largest keys.
+    """
     for chunk in train.read():
         for source, target in zip(*chunk, strict=True):
             content = source.encode() if isinstance(source, str) else source.tobytes()  # an image

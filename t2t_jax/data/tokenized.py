@@ -306,10 +306,10 @@ def document_text(
     *,
     bos: bool,
 ) -> TrainText:
-    """Return the functions that make training examples of documents of one language.
+    """Return the functions that turn documents in one language into training examples.
 
     Args:
-      examples: converts tokenized documents to the examples of a task.
+      examples: a function that converts tokenized documents to the examples of a task.
       bos: whether each sequence begins with `BOS_ID`.
     """
     limit, cut = config.max_length, config.text_rows

@@ -259,7 +259,10 @@ class OpenSearch:
                 self._new_group(rows, length).resize(sizes)
 
     def _adjacent_sizes(self, rows: int, length: int) -> Iterator[Sizes]:
-        """Yield the array sizes to which `_resized` may change a group of this size."""
+        """Yield the array sizes that a group of this size may change to.
+
+        Either the length bucket is adjacent, or the number of rows differs.
+        """
         index = self._buckets.index(length)
         adjacent = self._buckets[max(0, index - 1) : index + 2]
         yield from (self._sizes(rows, bucket) for bucket in adjacent if bucket != length)
@@ -333,7 +336,6 @@ class OpenSearch:
         return request.num_skips < _MAX_SKIPS and self._bucket(request.sentence.length)
 
     def _pop_due(self, count: int) -> list[_Request]:
-        """Pop at most `count` requests by due time, and drop requests that have ended."""
         requests: list[_Request] = []
         while self._queue and len(requests) < count:
             request = heapq.heappop(self._queue)
@@ -363,13 +365,9 @@ class OpenSearch:
         return group
 
     def _row_count(self, count: int) -> int:
-        """Return the smallest compiled number of rows that fits `count` sentences.
-
-        Return the largest number if none fits them.
-        """
+        """Return the smallest compiled row count that fits `count` sentences, or the largest."""
         return next((rows for rows in self._row_counts if rows >= count), self._rows)
 
     def _bucket(self, source_length: int, output_length: int = 0) -> int:
-        """Return the smallest length bucket with room for a source and an output."""
         lengths = (n for n in self._buckets if n >= source_length and n > output_length)
         return next(lengths, self._buckets[-1])

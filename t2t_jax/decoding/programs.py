@@ -136,12 +136,14 @@ def proceed(
     max_live: Int[Array, ""],
     max_steps: Int[Array, ""] | None = None,
 ) -> tuple[Work, Progress]:
-    """Admit sentences, and search until at most `max_live` are live or one fills its ring buffer.
+    """Add new sentences, and search until at most `max_live` sentences are live (unfinished).
+
+    The search also stops when a sentence fills its ring buffer. Return the new state of the search
+    and what the host reads of it.
 
     Args:
       work: the live sentences; its arrays are overwritten.
       arrivals: sentences for free rows, if any.
-      max_live: stop once at most this many sentences are live.
       max_steps: the most steps to compute; None sets no limit.
     """
     model, strategy = search.model, search.strategy

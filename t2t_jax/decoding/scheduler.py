@@ -181,7 +181,10 @@ def _next_sizes(sizes: programs.Sizes, planned: programs.Sizes, longest: int) ->
 
 
 def _max_live(sizes: programs.Sizes, num_free: int, num_waiting: int) -> int:
-    """Return the number of live sentences at which the search stops."""
+    """Return how many sentences may be live (unfinished) when the search stops to admit others.
+
+    Return 0 if no sentence waits.
+    """
     if not num_waiting:
         return 0
     if num_free >= sizes.max_arrivals:  # stop at once, to admit more sentences

@@ -78,11 +78,11 @@ _MIN_SUM, _MAX_SUM = 1e-30, 1e38
 
 
 def within_the_product(logits: Float32[Array, "*t v"], guess: Float32[Array, "*t"]) -> LogAndMean:
-    """Compute the log of the sum of exponentials, and the mean, of each row by plain sums.
+    """Return the log of the sum of exponentials, and the mean, of each row of logits.
 
-    XLA for TPUs fuses plain sums with the matmul of the logits. The sum of exponentials subtracts a
-    guess from the logits, instead of their maximum. A guess within about 60 of the maximum is
-    accurate; if any guess is farther off, `in_one_pass` computes the result.
+    The sums are plain, so XLA for TPUs fuses them with the matmul of the logits. Instead of the
+    maximum, they subtract `guess`. This is accurate within about 60 of the maximum. If any guess is
+    farther off, `in_one_pass` computes the logs.
 
     Args:
       guess: an estimate of the maximum of each row, such as the logit of the target.

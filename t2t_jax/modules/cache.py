@@ -45,7 +45,10 @@ Stacked: TypeAlias = Float[Array, "b layers _ _ _"]
 
 
 class OfStack(NamedTuple):
-    """Keys and values of one layer: all positions of a `Stacked` cache, or a step's new ones."""
+    """Keys and values of one layer of a `Stacked` cache.
+
+    They are those of all positions, or only of a step's new positions.
+    """
 
     key: Float[Array, "b _ _ d_k"]
     """Keys of each position."""

@@ -61,9 +61,9 @@ class TokenEmbedding(nn.Module):
         return embeddings.astype(self.config.dtype)
 
     def matrix(self) -> Float[Array, "vocab d_model"] | Int8Matrix:
-        """Return the matrix for embedding and output projection.
+        """Return the matrix that embeds tokens or computes output logits.
 
-        Devices may split it by vocabulary, never along `d_model`.
+        Devices may split its vocabulary axis, but never `d_model`.
         """
         table = self.embedding
         if isinstance(table, Int8Matrix):

@@ -171,7 +171,7 @@ class LanguageModelDecoding(CachedDecoding):
     """The `DecodingModel` of a `LanguageModel`: an output continues its source."""
 
     def axes(self, beam_size: int = 1) -> Axes:
-        """Return the slot axis of each cache array, and the position axis of each memory array.
+        """Return the axis of the slots in each cache array, and of source positions in memory.
 
         `beam_size` has no effect.
         """

@@ -186,10 +186,10 @@ def map_boxes(function: Callable[..., Any], boxes: Parameters, *trees: Parameter
 
 
 def quantize_matrices(params: Parameters, boxes: Parameters) -> Parameters:
-    """Quantize every matrix to 8-bit integers.
+    """Return the parameters with every matrix quantized to an `Int8Matrix`.
 
     Args:
-      boxes: the same parameters in boxes, from `init_parameters`.
+      boxes: parameters from `init_parameters`, in boxes that say which ones are matrices.
     """
     return _convert_boxed(
         MatrixBox, lambda box, x: Int8Matrix(*quantize(x, box.summed_axis)), params, boxes

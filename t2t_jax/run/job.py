@@ -319,11 +319,11 @@ def goodput(jobs: Sequence[Record]) -> Goodput:
 
 
 def _time_of(job: Record, resumed: int | None, gap: float) -> JobTime:
-    """Return how a job used its time.
+    """Return how one job of a run used its time.
 
     Args:
-      resumed: the step after which a later job repeated the steps; None if none did.
-      gap: the seconds until the next job.
+      resumed: the step after which a later job repeated this job's steps; None if none did.
+      gap: the seconds until the next job began.
     """
     first_step, last = job["first_step"], job["step"]
     times = dict.fromkeys(PHASES, 0.0) | job["seconds"]  # older versions had fewer phases

@@ -181,7 +181,6 @@ def _evaluate(run: Run, step: int, state: TrainState) -> int:
 
 
 def _is_over(run: Run) -> bool:
-    """Return whether early stopping ends the run; process 0 decides."""
     return bool(broadcast_from_main(int(run.reason_to_stop is not None)))
 
 
@@ -218,9 +217,9 @@ class _Saver:
         return decision
 
     def _proposal(self) -> int:
-        """Return `_CHECKPOINT` once when a checkpoint is due, and `_NOTHING` otherwise.
+        """Return `_CHECKPOINT` if this process proposes a checkpoint, and `_NOTHING` otherwise.
 
-        The processes agree on a proposal some steps later.
+        It proposes each checkpoint once. All processes agree on the proposal some steps later.
         """
         if notice := self._notices.take():
             warn(f"{host_name()} has a preemption notice ({notice}): the run writes a checkpoint")

@@ -43,9 +43,10 @@ def in_turn(config: DataConfig) -> Iterator[None]:
 
 
 def _turn(config: DataConfig, barrier: str) -> int:
-    """Return when this process enters the corpus cache: `_FIRST` (it writes), `_SECOND` or `_LAST`.
+    """Return the turn in which this process enters the corpus cache.
 
-    All processes call this together, with the same `barrier`.
+    `_FIRST` writes missing entries; `_SECOND` and `_LAST` follow. All processes must call this
+    together, with the same `barrier`.
     """
     is_first_on_host = hosts().index(hosts()[jax.process_index()]) == jax.process_index()
     is_shared = _sees_file_of_main(config, f".{barrier}")
@@ -57,7 +58,6 @@ def _turn(config: DataConfig, barrier: str) -> int:
 
 
 def _sees_file_of_main(config: DataConfig, name: str) -> bool:
-    """Return whether this process sees a cache file that process 0 writes."""
     is_visible = False
     # `in_turn` raises the same error later.
     with suppress(OSError, UserError):

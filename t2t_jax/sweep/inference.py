@@ -169,10 +169,10 @@ def _estimate(rows: RowScores, contrast: Contrast, paired: Pool, unpaired: Pool)
 def _welch_variance(
     scores: Mapping[str, Mapping[int, float]], contrast: Contrast, unpaired: Pool, is_tuned: bool
 ) -> tuple[float | None, float]:
-    """Return the variance over seeds of a contrast of unpaired rows, as by Welch (1947).
+    """Return the variance over seeds of a contrast, and its degrees of freedom, by Welch (1947).
 
-    Returns:
-      The variance, None if a row outside the pool has a single seed; and its degrees of freedom.
+    A contrast is a weighted sum of row means. Here, the seeds of rows are not paired. Return
+    (None, 0) if a row outside the pool has a single seed.
     """
     parts = []
     for name, weight in contrast.items():
@@ -187,9 +187,11 @@ def _welch_variance(
 
 
 def _dof(degrees: float, seed_variance: float, variance: float) -> float:
-    """Return the degrees of freedom of `variance`: `degrees * variance / seed_variance`.
+    """Return the degrees of freedom of a variance, or inf if `seed_variance` is 0.
 
-    `degrees` belong to the part `seed_variance`; if it is 0, return inf.
+    Args:
+      degrees: the degrees of freedom of `seed_variance`.
+      seed_variance: the part of `variance` that seeds cause.
     """
     # Satterthwaite's (1946) rule would square the ratio. At level 0.05 and two degrees, that rule
     # rejects 8% of true null hypotheses, and this formula at most 6%.
@@ -325,7 +327,6 @@ def _dunnett(contrasts: Sequence[Effect]) -> list[float]:
 
 
 def _correlations(covariance: np.ndarray) -> np.ndarray:
-    """Normalize a covariance matrix; variables without variance get correlations of 0."""
     sd = np.sqrt(np.diag(covariance))
     scale = np.where(sd, sd, 1)
     return covariance / np.outer(scale, scale)

@@ -85,7 +85,7 @@ class GridTable(NamedTuple):
 
 
 class TableContext(NamedTuple):
-    """The content of a grid's table besides scores: notes, further tables and facts by variant."""
+    """What a grid's table contains besides scores. The keys of mappings are variants."""
 
     notes: Sequence[str] = ()
     """Paragraphs below the notes that explain the columns."""
@@ -251,7 +251,6 @@ def _intervals(comparison: Comparison, row: VariantRow) -> str:
 
 
 def _notes(comparison: Comparison) -> list[str]:
-    """Return notes that explain columns of the main table, one paragraph each."""
     base, rows = comparison.grid.base, comparison.rows
     adjusted = f"by Dunnett's test for all comparisons with `{base}`"
     if comparison.comparisons == "all":
@@ -366,7 +365,6 @@ def _listed(notes: Iterable[str]) -> str:
 
 
 def _definitions(comparison: Comparison) -> list[str]:
-    """Return a line with the definition (signature) of each score that has one."""
     lines, (score, secondary, is_bleu, _) = [], comparison.rows[0].measures
     for measure, suffix in ((score, ""), (secondary, ", the paper's BLEU" if is_bleu else "")):
         if field := measure and measure.signature_field:

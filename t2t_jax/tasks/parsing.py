@@ -60,7 +60,10 @@ class Parsing(TextToText):
         yield "repaired", f"{record['num_repaired']:,}", "sentences whose output was not a tree"
 
     def experiment(self, config: Config) -> PublishedExperiment:
-        """Return the experiment of Table 4: WSJ only, or semi-supervised for a mixture."""
+        """Return the experiment in the paper's Table 4 to compare with.
+
+        A mixture is compared with "semi-supervised", other corpora with "WSJ only".
+        """
         corpus = config.data.corpus
         row = "semi-supervised" if "+" in corpus else "WSJ only"
         name = f"parsing, {row}"

@@ -48,7 +48,10 @@ def _linear(config: TrainingConfig, n: _Number) -> _Number:
 
 
 def _remaining(config: TrainingConfig, n: _Number, length: float) -> _Number:
-    """Return the fraction, from 1 to 0, of the last `length` steps that remain after n steps."""
+    """Return which fraction of the last `length` steps remains after step n.
+
+    Return 1 before these steps.
+    """
     return jnp.clip((_end(config) - n) / length, 0.0, 1.0)
 
 

@@ -50,12 +50,13 @@ def argmax_and_logsumexp(
 
 
 class Reductions(NamedTuple):
-    """Functions that reduce logits; callers may replace them with faster kernels."""
+    """The functions by which a search reduces logits; faster kernels may replace the defaults."""
 
     logsumexp: Callable[..., Array] = logsumexp
-    """Takes logits; used by sampling and beam search."""
+    """The function for sampling and beam search. It takes logits."""
     argmax_and_logsumexp: Callable[..., tuple[Array, Array]] = argmax_and_logsumexp
-    """Takes logits, and logits with -inf for disallowed tokens; used by greedy search."""
+    """The function for greedy search. It takes logits, and logits with -inf for disallowed tokens.
+    """
 
 
 PLAIN = Reductions()

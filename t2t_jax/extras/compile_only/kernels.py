@@ -163,7 +163,10 @@ def least_seconds(kernel: Kernel, hardware: Hardware) -> float:
 
 
 def _launched(program: Program, name: str, count: int) -> list[Kernel]:
-    """Return the kernels of computation `name` and of those that it runs; it runs `count` times."""
+    """Return the kernels that computation `name` launches, also in computations that it calls.
+
+    The program runs the computation `count` times.
+    """
     instructions = program.computations.get(name, ())
     by_name = {op.name: op for op in instructions}
     kernels: list[Kernel] = []
@@ -233,7 +236,6 @@ def _flops(program: Program, instruction: Instruction, by_name: Mapping[str, Ins
 
 
 def _matmul_flops(instruction: Instruction, by_name: Mapping[str, Instruction]) -> float:
-    """Count the FLOPs of a matmul, two per multiply-add; `by_name` contains its operands."""
     [result_shape], names = instruction.arrays[:1], instruction.operands[:2]
     operands = [by_name[name].arrays[0] for name in names if name in by_name]
     if len(operands) < 2:

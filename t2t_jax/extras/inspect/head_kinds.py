@@ -63,7 +63,7 @@ class HeadCounts:
     """The number of queries."""
 
     def __add__(self, counts: "HeadCounts") -> "HeadCounts":
-        """Add the sums over other queries."""
+        """Return the sums over the queries of both counts."""
         sums = {name: total + getattr(counts, name) for name, total in vars(self).items()}
         return HeadCounts(**sums)
 

@@ -103,10 +103,10 @@ def carried(config: Config) -> Carried:
 
 
 def write(model: PortableModel, directory: Path, dtype: str) -> None:
-    """Write a model to a directory for CTranslate2.
+    """Write a model to a directory that CTranslate2 can load.
 
     Args:
-      dtype: quantization of CTranslate2, such as "float32" or "int8_float16".
+      dtype: type of the stored weights, such as "float32" or "int8_float16".
     """
     spec = _specification(model)
     spec.validate()

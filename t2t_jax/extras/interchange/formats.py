@@ -100,7 +100,7 @@ def writable() -> Rows[str]:
 
 
 def readable() -> Rows[str]:
-    """Return the formats that can be imported: what each reads, by format name."""
+    """Return the descriptions of all formats that can be imported, by name."""
     return Rows(**{name: row.read for name, row in FORMATS.each() if row.read})
 
 

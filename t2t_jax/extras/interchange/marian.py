@@ -109,10 +109,12 @@ def _read_vocabulary(path: Path, hf_config: Record) -> tuple[PairedVocabulary, l
 def _import_arrays(
     tensors: places.Tensors, hf_config: Record, model: ModelConfig, id_tables: list[places.Order]
 ) -> places.NamedArrays:
-    """Yield the parameters with t2t_jax names and ids, but with the channel order of the file.
+    """Yield the parameters with t2t_jax's names and token ids.
+
+    Channels keep the order of the file.
 
     Args:
-      id_tables: the file's ids of source and of target entries.
+      id_tables: the file's id of each source token, and of each target token.
     """
     source_ids, target_ids, width = *id_tables, hf_config["d_model"]
     is_shared, is_tied = hf_config[_SHARED], hf_config[_TIED]
@@ -200,9 +202,9 @@ sources and targets share one vocabulary. End each list of source subwords with 
 
 
 def carried(config: Config) -> Carried:
-    """Return the values that export to Marian allows, by config field path.
+    """Return the values that export to Marian allows for config fields, by the path of the field.
 
-    Other fields need their defaults. `ANY` allows every value.
+    `ANY` allows every value. Other fields must have their defaults.
     """
     head_fields = [f"{part}_heads" for part in PARTS]
     return {

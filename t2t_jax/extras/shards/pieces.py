@@ -166,7 +166,7 @@ class PreparedPieces(parts.Parts):
         return self.text.examples(read_piece(array, piece))
 
     def shape(self, shape: rows.BatchShape, max_examples: int) -> rows.BatchShape:
-        """Return the shape of a batch's arrays, with at most `max_examples` examples per row."""
+        """Return the shape of a batch's arrays, if a row has at most `max_examples` examples."""
         empty = read_piece(np.zeros(0, np.uint16), {"num_examples": 0, "source_tokens": 0})
         return self.text.examples(empty).shape(shape, max_examples)
 

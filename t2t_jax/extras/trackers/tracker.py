@@ -52,11 +52,14 @@ def _fields(workdir: Path) -> dict[str, str | int | float | None]:
 
 
 def _open_wandb(project: str, run_id: str, workdir: Path) -> OpenRun:
-    """Start or resume a run at W&B, in `PROJECT` or `ENTITY/PROJECT`.
+    """Start or resume a run at Weights & Biases (W&B).
 
-    W&B drops rows with repeated numbers, so the training step is a figure: the x-axis of the
-    others. Offline, a killed session leaves an unknown number of rows, so each session sends all
-    rows and replaces the previous session.
+    W&B drops rows with repeated numbers, so the training step is a figure, and the x-axis of the
+    others. A killed offline session leaves an unknown number of rows, so each offline session sends
+    all rows and replaces the previous one.
+
+    Args:
+      project: `PROJECT` or `ENTITY/PROJECT`.
     """
     import wandb
 

@@ -46,12 +46,12 @@ _LANGUAGE = re.compile(r"__([a-z]{2,4})__|([a-z]{2,3}_[A-Za-z]{2,4})")
 
 
 class Entries(NamedTuple):
-    """The vocabulary entries of a model, with the model's ids."""
+    """The vocabulary of a Hugging Face model. All ids are those of the model."""
 
     file: Path
-    """The file that splits text."""
+    """The tokenizer file, which splits text."""
     pieces: list[str]
-    """The entry of each id."""
+    """The text of each id."""
     silent: frozenset[int]
     """The ids of entries without text, such as special tokens and language tags."""
     languages: dict[str, int]

@@ -139,9 +139,9 @@ class FramedVocabulary(Vocabulary):
 
     @property
     def speller(self) -> Vocabulary:
-        """Return the vocabulary that `between` copied, or `self`: the cache key of spellings.
+        """Return the vocabulary to use as the cache key for spellings of ids.
 
-        All copies spell ids alike.
+        A copy by `between` returns its original, which spells ids alike.
         """
         return self if self._speller is None else self._speller
 
