@@ -139,10 +139,7 @@ class OnePart(Parts):
         return self.examples
 
     def shape(self, shape: BatchShape, max_examples: int) -> BatchShape:
-        """Return the array shape of a batch.
-
-        Its rows have `shape`, and each has at most `max_examples` examples.
-        """
+        """Return the array shape of a batch whose rows have `shape`."""
         return self.examples.shape(shape, max_examples)
 
     def token_counts(self) -> Int[np.ndarray, " vocab"]:

@@ -426,7 +426,6 @@ def _put(x: Array, sharding: jax.sharding.Sharding) -> Array:
 
 
 def _arrays_by_path(params: Parameters) -> dict[str, Array]:
-    """Map paths such as "embedding/embedding" to arrays, in the order of the leaves."""
     path_string = partial(jax.tree_util.keystr, simple=True, separator="/")
     return {path_string(path): x for path, x in jax.tree_util.tree_leaves_with_path(params)}
 

@@ -282,7 +282,6 @@ def _select_rows(grid: Grid, chosen: Sequence[str]) -> Grid:
 def _plan_by_record(
     grid: Grid, workdir: Path, record: Record, chosen: Sequence[str], seeds: int, rules: GridRules
 ) -> PlannedGrid:
-    """Plan a sweep by recorded rules, and refuse other rules, seeds or variants."""
     # JSON stores a range as an object.
     tune = {path: Range(**v) if isinstance(v, dict) else v for path, v in record["tune"].items()}
     old_rules = GridRules(**{name: record[name] for name in asdict(rules)} | {"tune": tune})

@@ -450,7 +450,6 @@ def _is_last(name: str) -> bool:
 
 
 def _is_newest(name: str) -> bool:
-    """Return whether a file marks a complete checkpoint to resume from."""
     return _is_last(name) and name.startswith(f"{_CHECKPOINTS[0]}/")
 
 

@@ -317,17 +317,13 @@ def distribute(arrays: dict[str, PyTree], like: Mapping[str, PyTree]) -> Mapping
 
 
 def _is_read_once(like: Mapping[str, PyTree[jax.ShapeDtypeStruct]]) -> bool:
-    """Return whether only process 0 reads the arrays.
-
-    It does if each device needs all of them and their dtypes have 4 bytes.
-    """
+    """Return whether only process 0 reads, because each device needs all 4-byte arrays."""
     return jax.process_count() > 1 and all(
         x.sharding.is_fully_replicated and x.dtype.itemsize == 4 for x in jax.tree.leaves(like)
     )
 
 
 def _zeros(like: jax.ShapeDtypeStruct) -> np.ndarray:
-    """Return a broadcast view of zeros, which uses no memory."""
     return np.broadcast_to(np.zeros((), like.dtype), like.shape)
 
 

@@ -203,7 +203,6 @@ def _write_splits(
 def _pairs(
     parts: tuple[catalogue.ParallelTexts, ...], directory: Path
 ) -> Iterator[tuple[str, str]]:
-    """Yield the sentence pairs of `parts` in order, from the archives below `directory`."""
     for part in parts:
         sides = part.source, part.target
         pairs = zip_longest(*(lines_of(side, directory / _ARCHIVES) for side in sides))
