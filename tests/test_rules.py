@@ -28,7 +28,7 @@ MOST = {
     "lines of code of tests/against": 1_772,
     "lines of code of the benchmarks": 4_148,
     "words of the documents": 45_000,
-    "words of the docstrings": 64_778,
+    "words of the docstrings": 64_990,
     "config fields": 121,
     "commands": 23,
     "names that are pronouns or participles": 2,  # in checkpoints; an argument of `Translator`

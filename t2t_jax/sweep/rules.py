@@ -283,6 +283,7 @@ def _plan_by_record(
     grid: Grid, workdir: Path, record: Record, chosen: Sequence[str], seeds: int, rules: GridRules
 ) -> PlannedGrid:
     # JSON stores a range as an object.
+    # A resumed sweep keeps its recorded rules, and refuses other rules, seeds or variants.
     tune = {path: Range(**v) if isinstance(v, dict) else v for path, v in record["tune"].items()}
     old_rules = GridRules(**{name: record[name] for name in asdict(rules)} | {"tune": tune})
     if rules not in (old_rules, GridRules()):

@@ -275,6 +275,7 @@ def _cut_at_stop(text: str, stop: Sequence[str]) -> str:
 
 
 def _window(config: Config) -> tuple[int, int]:
+    # The length and the stride of scoring windows, in subwords.
     return config.data.max_length, max(1, config.data.max_length // 2)
 
 
