@@ -1,6 +1,6 @@
 """Rows of training batches, sorted into classes: one class per batch shape.
 
-With "bucket" batching, a row is one pair, and its class is the rung of the length ladder that holds
+With "bucket" batching, a row is one pair, and its class is the smallest bucket length that holds
 both sides. With "pack" batching, a row is as many pairs as fit, and there is one class.
 """
 
@@ -13,10 +13,10 @@ from t2t_jax.config import DataConfig
 from t2t_jax.data.rows import BatchShape, Content, offsets_of
 
 
-def ladder_length(length: int) -> int:
-    """Round a length in tokens up to a rung of the length ladder.
+def bucket_length(length: int) -> int:
+    """Round a length in tokens up to a bucket length.
 
-    The rungs are 8, 16, 24, then 4, 5 and 6 times every power of two: 32 40 48 64 80 96 128 ...
+    Bucket lengths are 8, 16, 24, then 4, 5 and 6 times every power of two: 32 40 48 64 80 96 128 ...
     All are multiples of 8, and from 32 on each is at most a third above the previous one.
     """
     if length <= 32:
@@ -25,13 +25,13 @@ def ladder_length(length: int) -> int:
     return next(octave * step for step in (5, 6, 8) if octave * step >= length)
 
 
-def length_ladder(max_length: int) -> tuple[int, ...]:
-    """Return all rungs of the length ladder, up to `max_length` rounded up to a multiple of 8."""
+def bucket_lengths(max_length: int) -> tuple[int, ...]:
+    """Return all bucket lengths up to `max_length`, which is rounded up to a multiple of 8."""
     longest = max(8, _round_up(max_length, 8))
-    rungs = [8]
-    while rungs[-1] < longest:
-        rungs.append(min(ladder_length(rungs[-1] + 1), longest))
-    return tuple(rungs)
+    buckets = [8]
+    while buckets[-1] < longest:
+        buckets.append(min(bucket_length(buckets[-1] + 1), longest))
+    return tuple(buckets)
 
 
 def _round_up(number: int, multiple: int) -> int:
@@ -67,9 +67,9 @@ class Form(NamedTuple):
         if self.packs:
             return _pack(source_lengths, target_lengths, self.shapes[0], rng)
         lengths = np.maximum(source_lengths, target_lengths)
-        rungs = [shape.target_length for shape in self.shapes]
+        buckets = [shape.target_length for shape in self.shapes]
         pairs = np.arange(len(lengths) + 1)
-        classes = np.searchsorted(rungs, lengths).astype(np.uint8)
+        classes = np.searchsorted(buckets, lengths).astype(np.uint8)
         return Layout(classes, pairs[:-1].astype(np.int32), pairs)
 
 
@@ -79,11 +79,11 @@ def row_form(content: Content, config: DataConfig) -> Form:
     longest_length = max(config.max_length, *lengths)
     if config.batching == "pack":
         return Form((_packed_shape(content, longest_length, config),), True)
-    ladder = np.array(length_ladder(longest_length))
-    rungs = ladder[: 1 + np.searchsorted(ladder, max(lengths))].tolist()
+    all_buckets = np.array(bucket_lengths(longest_length))
+    buckets = all_buckets[: 1 + np.searchsorted(all_buckets, max(lengths))].tolist()
     # Text of one language has no sources, and no positions for them.
     has_sources = content.source.total > 0
-    return Form(tuple(batch_shape(config, n * has_sources, n) for n in rungs), False)
+    return Form(tuple(batch_shape(config, n * has_sources, n) for n in buckets), False)
 
 
 def _pack(

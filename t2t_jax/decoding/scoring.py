@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float32, Int32
 
 from t2t_jax.batch import Batch, one_a_row, padded
-from t2t_jax.data.layout import ladder_length
+from t2t_jax.data.layout import bucket_length
 from t2t_jax.decoding.arguments import texts
 from t2t_jax.decoding.long_lines import check_one_pass
 from t2t_jax.decoding.translator import Translator, diverged, is_blank
@@ -101,7 +101,7 @@ def compute_rows(
     def launch() -> Iterator[tuple[list[int], Array]]:
         start, parts = 0, row_parts(mesh)
         while start < len(queue):
-            length = ladder_length(lengths[queue[start]])
+            length = bucket_length(lengths[queue[start]])
             max_rows = max(1, tokens // length)
             lines = queue[start : start + max_rows]
             start += len(lines)

@@ -233,10 +233,9 @@ class GridState:
         return TableContext(notes, tables, self.diverged, other_code, budgets)
 
     def _selection_note(self, given_up: GridTable | None) -> list[str]:
-        """Return a note that halving chose its last variants by the scores in the table.
+        """Return a note that halving chose its finalists by the scores in the table.
 
-        Returns:
-          The lines of the note. [] if halving used other scores.
+        The note is [] without halving (`given_up` is None) or if the table shows another split.
         """
         # Tuning needs no note: cross-fitting removes its bias. Halving never stops the base.
         finalists = ", ".join(name for name in self.results if name != self.grid.base)

@@ -10,7 +10,7 @@ from jaxtyping import Float64, Int64
 from t2t_jax import paper
 from t2t_jax.config import Config, DataConfig, DecodingConfig
 from t2t_jax.data.corpus import Corpus
-from t2t_jax.data.layout import batch_shape, length_ladder
+from t2t_jax.data.layout import batch_shape, bucket_lengths
 from t2t_jax.data.rows import BatchShape, Examples
 from t2t_jax.data.splits import Chunk
 from t2t_jax.data.tokenized import TrainText, prepare_vocabulary
@@ -178,7 +178,7 @@ def longest_rows(data: DataConfig, *, has_sources: bool = True) -> BatchShape:
     Args:
       has_sources: True adds sources, with the same length as targets.
     """
-    longest = length_ladder(data.max_length)[-1]
+    longest = bucket_lengths(data.max_length)[-1]
     return batch_shape(data, longest * has_sources, longest)
 
 

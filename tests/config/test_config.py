@@ -30,7 +30,7 @@ from t2t_jax.config import (
 )
 from t2t_jax.config.checks import Section
 from t2t_jax.config.config import known_fields
-from t2t_jax.data.layout import length_ladder
+from t2t_jax.data.layout import bucket_lengths
 from t2t_jax.errors import UserError, did_you_mean
 from tests.free_fields import MAY_CHANGE
 from tests.refusals import refused
@@ -326,7 +326,7 @@ def test_int_is_accepted_where_a_float_is_asked():
 
 def test_a_step_holds_a_sentence_of_max_length_with_its_padding():
     fits = DataConfig(max_length=257, source_tokens_per_step=264, target_tokens_per_step=264)
-    length = length_ladder(fits.max_length)[-1]
+    length = bucket_lengths(fits.max_length)[-1]
     assert length == fits.source_tokens_per_step
 
 

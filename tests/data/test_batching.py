@@ -1,4 +1,4 @@
-"""Every pair once an epoch, the same batches on any number of hosts, in shapes from the ladder."""
+"""Every pair once an epoch, the same batches on any number of hosts, in shapes of buckets."""
 
 import dataclasses
 import threading
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from t2t_jax.batch import EOS_ID
 from t2t_jax.config import DataConfig
 from t2t_jax.data.batching import Batches, describe_corpus
-from t2t_jax.data.layout import ladder_length, length_ladder
+from t2t_jax.data.layout import bucket_length, bucket_lengths
 from t2t_jax.data.rows import Examples
 from t2t_jax.errors import UserError
 
@@ -170,7 +170,7 @@ def test_a_bucketed_row_is_one_pair_and_one_batch_at_most_lacks_rows(lengths):
         batch = batches(step)
         longest = max(max(len(source), len(target)) for source, target in pairs_in(batch))
         assert (
-            batch.inputs.tokens.shape[1] == batch.targets.tokens.shape[1] >= ladder_length(longest)
+            batch.inputs.tokens.shape[1] == batch.targets.tokens.shape[1] >= bucket_length(longest)
         )
         assert batch.inputs.segments.max() == batch.targets.segments.max() == 1
         num_short += not batch.inputs.segments.any(axis=1).all()
@@ -279,26 +279,26 @@ def test_a_step_before_the_first_is_refused():
             read(-1)
 
 
-def test_the_ladder_to_256_has_13_rungs():
-    assert length_ladder(256) == (8, 16, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256)
-    assert length_ladder(100) == (8, 16, 24, 32, 40, 48, 64, 80, 96, 104)
-    assert length_ladder(8) == (8,)
+def test_there_are_13_bucket_lengths_to_256():
+    assert bucket_lengths(256) == (8, 16, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256)
+    assert bucket_lengths(100) == (8, 16, 24, 32, 40, 48, 64, 80, 96, 104)
+    assert bucket_lengths(8) == (8,)
 
 
 @given(length=st.integers(1, 100_000))
-def test_a_rung_holds_its_length_closely(length):
-    rung = ladder_length(length)
-    assert rung >= length
-    assert rung % 8 == 0
-    assert ladder_length(rung) == rung
-    assert rung == 8 or rung - length < max(8, rung / 4)
+def test_a_bucket_holds_its_length_closely(length):
+    bucket = bucket_length(length)
+    assert bucket >= length
+    assert bucket % 8 == 0
+    assert bucket_length(bucket) == bucket
+    assert bucket == 8 or bucket - length < max(8, bucket / 4)
 
 
 @given(max_length=st.integers(1, 1500))
-def test_a_ladder_has_the_rungs_below_its_last(max_length):
-    ladder = length_ladder(max_length)
+def test_bucket_lengths_are_those_below_the_last(max_length):
+    ladder = bucket_lengths(max_length)
     assert ladder[-1] == -(-max_length // 8) * 8
-    assert ladder[:-1] == tuple(n for n in range(8, ladder[-1]) if ladder_length(n) == n)
+    assert ladder[:-1] == tuple(n for n in range(8, ladder[-1]) if bucket_length(n) == n)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -363,4 +363,4 @@ def test_the_report_states_pairs_steps_and_padding():
 
 
 def test_a_ladder_to_two_billion_is_made_at_once():
-    assert len(length_ladder(2**31 - 1)) < 100
+    assert len(bucket_lengths(2**31 - 1)) < 100

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from t2t_jax.batch import EOS_ID
-from t2t_jax.data.layout import length_ladder
+from t2t_jax.data.layout import bucket_lengths
 from t2t_jax.decoding import scoring as scoring_module
 from t2t_jax.decoding.scoring import ForcedScore, score
 from t2t_jax.decoding.translator import Translator
@@ -74,7 +74,7 @@ def test_shapes_are_few_and_used_again(translator):
     score(translator, sources, targets)
     first = scoring_module._log_probs._cache_size() - before
     lengths = map(len, translator.encode(sources + targets))
-    assert 1 < first <= len(length_ladder(max(lengths))) + 1
+    assert 1 < first <= len(bucket_lengths(max(lengths))) + 1
     score(translator, sources[::-1], targets[::-1])
     assert scoring_module._log_probs._cache_size() - before == first
 

@@ -18,7 +18,7 @@ from t2t_jax.batch import BOS_ID, EOS_ID, Batch
 from t2t_jax.config import Config
 from t2t_jax.data import splits, tokenized
 from t2t_jax.data.corpus import Corpus
-from t2t_jax.data.layout import batch_shape, ladder_length
+from t2t_jax.data.layout import batch_shape, bucket_length
 from t2t_jax.data.rows import BatchShape, Examples
 from t2t_jax.data.tokenized import TrainText, document_text
 from t2t_jax.data.vocabulary import Vocabulary
@@ -255,7 +255,7 @@ class ImageClassification(Labelling):
     def largest_shape(self, config: Config) -> BatchShape:
         """Return the shape of a full batch of images, with one label per image."""
         length = config.model.num_positions
-        bucket = ladder_length(length)
+        bucket = bucket_length(length)
         shape = batch_shape(config.data, bucket, bucket)
         return shape._replace(source_length=length, target_length=1)
 

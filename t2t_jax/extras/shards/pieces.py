@@ -85,7 +85,7 @@ def write_piece(
     examples = text.examples(tokens)
     statistics = rows.Content.of(examples)
     longest = np.maximum(examples.source_lengths, examples.target_lengths)
-    buckets = layout.length_ladder(max(config.max_length, int(longest.max(initial=0))))
+    buckets = layout.bucket_lengths(max(config.max_length, int(longest.max(initial=0))))
     return {
         "num_examples": len(tokens),
         "source_tokens": len(tokens.source_tokens),
