@@ -16,7 +16,7 @@ from t2t_jax.data.rows import BatchShape, Content, offsets_of
 def bucket_length(length: int) -> int:
     """Round a length in tokens up to a bucket length.
 
-    Bucket lengths are 8, 16, 24, then 4, 5 and 6 times every power of two: 32 40 48 64 80 96 128 ...
+    Bucket lengths are 8, 16, 24, then 4, 5 and 6 times every power of two: 32 40 48 64 80 96 ...
     All are multiples of 8, and from 32 on each is at most a third above the previous one.
     """
     if length <= 32:
