@@ -452,7 +452,7 @@ def _spread_rows(
 def _members(
     layout: Layout, layout_rows: Int32[np.ndarray, " rows"], rows: Integer[np.ndarray, " rows"]
 ) -> Placement:
-    """Return the place of each example in a batch.
+    """Return the row and segment of each example in a batch.
 
     The layout packs examples into rows. Those of its row `layout_rows[i]` go to batch row
     `rows[i]`, in order.

@@ -166,7 +166,7 @@ def fill_rows(
     examples, rows, segments = placement
     lengths = offsets[examples + 1] - offsets[examples]
     begins = np.cumsum(lengths) - lengths
-    # Subtract the begin of the first segment of the row.
+    # Subtract the start of the first segment of the row.
     columns = begins - np.maximum.accumulate(np.where(segments == 1, begins, 0))
     cells = ranges(rows * shape[1] + columns, lengths)  # indices of the flat arrays
     arrays = np.zeros((3, shape[0] * shape[1]), np.int32)
