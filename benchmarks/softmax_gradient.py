@@ -85,10 +85,10 @@ def _by_footnote(config: Config, rows: int, length: int) -> Float[Array, "1 b h 
     keys = jax.random.split(jax.random.key(config.training.seed), 3)
     shape = rows, length, model.num_heads, model.key_size
     query, key = (jax.random.normal(one, shape) for one in keys[:2])
-    if model.score_function == "additive":
+    if model.attention_kind == "additive":
         vector = jax.random.normal(keys[2], shape[2:]) / math.sqrt(model.key_size)
         return masked_softmax(additive_scores(query, key, vector), None)[None]
-    scale = 1.0 if model.score_function == "dot_product" else None
+    scale = 1.0 if model.attention_kind == "dot_product" else None
     return attention_weights(query, key, scale=scale)[None]
 
 

@@ -67,7 +67,7 @@ BASE = Config(
 _NAMES = {"scaled": "scaled_dot_product", "unscaled": "dot_product", "additive": "additive"}
 
 VARIANTS = {
-    f"dk{d_k}-{name}": BASE.replace({"model.d_k": d_k, "model.score_function": function})
+    f"dk{d_k}-{name}": BASE.replace({"model.d_k": d_k, "model.attention_kind": function})
     for d_k in (64, 16, 32, 128, 512)  # 64 is the paper's: the others are compared with it
     for name, function in _NAMES.items()
 }

@@ -26,6 +26,7 @@ RENAMED: dict[str, Renamed] = {
     "--predicted": Renamed("--hypotheses", "0.3"),
     "t2t-jax parse": Renamed("t2t-jax translate", "0.3"),
     "t2t-jax goodput": Renamed("t2t-jax report", "0.3"),
+    "model.score_function": Renamed("model.attention_kind", "0.3"),
 }
 """New names by old name: of a config field (`model.d_ff`), a command (`t2t-jax bleu`), another flag
 (`--workdir`), or a public name (`t2t_jax.load`). Never delete a row of a field: loading older runs

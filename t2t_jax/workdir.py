@@ -36,6 +36,7 @@ from t2t_jax.system.opening import DEMO
 from t2t_jax.system.records import COUNT, NUMBER, TIME, Record, append_line, read_records, schema
 from t2t_jax.system.regular_file import regular
 from t2t_jax.system.sums import SUMS, digest_of
+from t2t_jax.version import RENAMED
 
 CHECKPOINTS, BEST = "checkpoints", "best"
 """The two checkpoint directories of a run; each checkpoint is a subdirectory named by its step."""
@@ -153,7 +154,10 @@ def _kept_file(workdir: Path) -> str:
 
 
 def _file_of(workdir: Path, field: str) -> Path:
-    return workdir / _REGISTERED / f"{field}.py"
+    old_names = (old for old, row in RENAMED.items() if row.name == f"model.{field}")
+    names = (field, *(old.removeprefix("model.") for old in old_names))
+    copies = [workdir / _REGISTERED / f"{name}.py" for name in names]
+    return next(filter(Path.is_file, copies), copies[0])
 
 
 def check_registered(config: Config, workdir: Path) -> None:

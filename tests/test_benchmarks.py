@@ -103,7 +103,7 @@ def test_every_variant_of_a_grid_is_measured(tmp_path, program, flags, rows):
 from t2t_jax import Config
 
 BASE = Config().replace({sizes})
-VARIANTS = {{"base": BASE, "other": BASE.replace({{"model.score_function": "additive"}})}}
+VARIANTS = {{"base": BASE, "other": BASE.replace({{"model.attention_kind": "additive"}})}}
 """)
     found = _rows(f"benchmarks/{program}.py", f"--config={tmp_path / 'grid.py'}", *flags)
     assert [row["variant"] for row in found] == ["base"] * rows + ["other"] * rows

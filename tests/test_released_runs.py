@@ -18,6 +18,7 @@ from t2t_jax.config.families import FAMILIES
 from t2t_jax.extras.encoders.tasks import MASKED
 from t2t_jax.tasks.language_modelling import generate
 from tests.programs import run_python
+from tests.refusals import refused
 from tests.selection import thorough_after
 
 RELEASED = sorted((Path(__file__).parent / "goldens/runs").iterdir())
@@ -106,6 +107,15 @@ def test_a_released_run_trains_on_with_the_same_losses(golden):
     records = map(json.loads, (golden / "run/log.jsonl").read_text().splitlines())
     losses = {str(r["step"]): r["loss"] for r in records if r["of"] == "train"}
     assert {step: losses[step] for step in expected} == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "golden", RELEASED[IDS.index("before-cut-translation") :][:1], indirect=True
+)
+def test_a_run_names_the_kept_file_of_a_renamed_field(golden, monkeypatch):
+    monkeypatch.delenv(registry.FILES)
+    with refused(f"read {golden}/run/registered/score_function.py, and name it in"):
+        t2t_jax.load(golden / "run")
 
 
 _WATCHED = """

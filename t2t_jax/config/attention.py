@@ -38,7 +38,7 @@ class AttentionConfig:
     """Dropout rate of the attention weights."""
     num_kv_heads: int | None = None
     """Number of key and value heads, which the query heads share equally; None means num_heads."""
-    score_function: str = "scaled_dot_product"
+    attention_kind: str = "scaled_dot_product"
     """Name of the function in `SCORE_FUNCTIONS` that scores a query and a key."""
     has_bias: bool = False
     """Whether the four projections have biases."""
@@ -51,7 +51,7 @@ class AttentionConfig:
 
     def __post_init__(self) -> None:
         """Set default head widths, and check the sizes."""
-        SCORE_FUNCTIONS.check("score_function", self.score_function)
+        SCORE_FUNCTIONS.check("attention_kind", self.attention_kind)
         width, heads, kv_heads = self.d_model, self.num_heads, self.groups
         for name, size in (("d_model", width), ("num_heads", heads), ("num_kv_heads", kv_heads)):
             require(size >= 1, f"{name}={size} is not positive")
@@ -91,7 +91,7 @@ class AttentionConfig:
     def scale(self) -> float | None:
         """Return the factor on dot-product scores; None means 1 / sqrt(d_k)."""
         ratio = self.base_d_k / self.d_k
-        if self.score_function == "dot_product":
+        if self.attention_kind == "dot_product":
             return ratio
         return None if ratio == 1 else math.sqrt(ratio / self.d_k)
 
@@ -120,7 +120,7 @@ class AttentionConfig:
         """Count the parameters of matrices, biases, normalizations and score function."""
         biases = sum(self.projections.values()) + self.d_model
         norms = 2 * self.query_key_norm.num_parameters(self.d_k) if self.query_key_norm else 0
-        scores = self.num_heads * SCORE_FUNCTIONS[self.score_function].num_parameters(self.d_k)
+        scores = self.num_heads * SCORE_FUNCTIONS[self.attention_kind].num_parameters(self.d_k)
         return self.matrix_parameters + biases * self.has_bias + norms + scores
 
     @property

@@ -92,7 +92,7 @@ class ModelConfig(checks.Section, ABC):
     """Window of self-attention: a position attends only to positions at a smaller distance than
     this value, on both sides in the encoder and to the left in the decoder (restricted
     self-attention, section 4). None means no limit."""
-    score_function: str = "scaled_dot_product"
+    attention_kind: str = "scaled_dot_product"
     """Attention score of a query q and a key k: scaled_dot_product is q k / sqrt(d_k), dot_product
     is q k, and additive is v tanh(q + k) with a learned v (section 3.2.1). A config file can
     register other functions (t2t_jax.register_score_function)."""
@@ -206,8 +206,8 @@ class ModelConfig(checks.Section, ABC):
         checks.require(
             self.parametrisation == "standard"
             or self.key_size == _BASE_D_K
-            or self.score_function in ("scaled_dot_product", "dot_product"),
-            f"{label} has no rule for model.score_function={self.score_function!r} with heads of "
+            or self.attention_kind in ("scaled_dot_product", "dot_product"),
+            f"{label} has no rule for model.attention_kind={self.attention_kind!r} with heads of "
             f"d_k={self.key_size}; set model.d_k={_BASE_D_K}, and vary model.num_heads",
         )
 
@@ -329,7 +329,7 @@ class ModelConfig(checks.Section, ABC):
             self.d_v or 0,
             self.attention_dropout_rate,
             self.num_kv_heads,
-            self.score_function,
+            self.attention_kind,
             self.attention_bias,
             self.normalization if self.query_key_norm else None,
             base_d_k=0 if self.parametrisation == "standard" else _BASE_D_K,

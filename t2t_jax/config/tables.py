@@ -61,13 +61,13 @@ SCORE_FUNCTIONS = Table(
         lambda d_k: {"vector": Parameter((d_k,), deviation=d_k**-0.5)},
     ),
 )
-"""The attention score functions, by the value of `model.score_function`. Each head has separate
+"""The attention score functions, by the value of `model.attention_kind`. Each head has separate
 parameters."""
 
 TABLES: Mapping[str, Table] = {
     "feed_forward": ACTIVATIONS,
     "norm": NORMALIZATIONS,
-    "score_function": SCORE_FUNCTIONS,
+    "attention_kind": SCORE_FUNCTIONS,
 }
 """The tables of functions, by the field of the config section `model`."""
 
@@ -221,7 +221,7 @@ def register_normalization(name: str, function: Function, parameters: Learned = 
 
 
 def register_score_function(name: str, function: Function, parameters: Learned = nothing) -> None:
-    """Register an attention score function for `model.score_function`.
+    """Register an attention score function for `model.attention_kind`.
 
     Fused kernels and blockwise attention support only dot products, so attention with a registered
     function uses neither.

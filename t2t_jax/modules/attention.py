@@ -192,7 +192,7 @@ class Scores(nn.Module):
         if config.query_key_norm:
             self.query_norm = Norm(config.query_key_norm)
             self.key_norm = Norm(config.query_key_norm)
-        entry = tables.SCORE_FUNCTIONS[config.score_function]
+        entry = tables.SCORE_FUNCTIONS[config.attention_kind]
         if entry.function is not None:
             params = parameters.function_parameters(self, entry, config.d_k, config.num_heads)
             self.function = score_function(entry, params)
@@ -228,7 +228,7 @@ class MultiHeadAttention(nn.Module):
         # Decoding joins the three matrices above into one; see `join_projections`. Flax creates
         # parameters on the first call, so a training run never has this matrix.
         self.query_key_value = projection(sum(widths.values()), num_heads=num_groups)
-        entry = tables.SCORE_FUNCTIONS[config.score_function]
+        entry = tables.SCORE_FUNCTIONS[config.attention_kind]
         self.score: Score = ScaledProducts(config.scale)
         if entry.function is not None or config.query_key_norm:
             self.scores = Scores(config)
@@ -420,5 +420,5 @@ def source_layout(config: AttentionConfig, dtype: DTypeLike, kernels: Kernels) -
 
 def is_fused_in_decoding(config: AttentionConfig, dtype: DTypeLike) -> bool:
     """Return whether fused attention supports the cached heads without a bias."""
-    is_plain = tables.SCORE_FUNCTIONS[config.score_function].function is None
+    is_plain = tables.SCORE_FUNCTIONS[config.attention_kind].function is None
     return is_plain and has_fused_widths(config.d_k, config.d_v, dtype)

@@ -85,14 +85,14 @@ _AXES = {
     "feed_forward": "btc,->btc",
     "norm": "btw,->btw",
     "query_key_norm": "bthd,->bthd",
-    "score_function": "bqhd,bkhd,h->bhqk",
+    "attention_kind": "bqhd,bkhd,h->bhqk",
 }
 """Axes of the arguments, of the learned parameters (without their declared axes) and of the result.
 Axes w and d are whole vectors."""
 _RULES = {
     "feed_forward": "an activation may depend only on its input number",
     "norm": "a norm may depend only on its input vector and its learned parameters",
-    "score_function": (
+    "attention_kind": (
         "a score may depend only on its query, its key and the learned parameters of its head (not "
         "on jnp.arange over keys or key.shape[1]; use model.position for positions)"
     ),

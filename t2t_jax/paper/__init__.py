@@ -195,7 +195,7 @@ CONSTANTS = (
     Constant("layer norm placement", "3.1", {"model.norm_order": "post"}),
     Constant("normalization", "3.1", {"model.norm": "layer"}),
     Constant("d_model", "3.1", {"model.d_model": 512}),
-    Constant("score function", "3.2.1", {"model.score_function": "scaled_dot_product"}),
+    Constant("score function", "3.2.1", {"model.attention_kind": "scaled_dot_product"}),
     Constant("heads h", "3.2.2", {"model.num_heads": 8}),
     Constant("d_k", "3.2.2", {"model.key_size": 64}),
     Constant("d_v", "3.2.2", {"model.value_size": 64}),

@@ -142,8 +142,8 @@ _REFUSED = [
     (_MODEL, {"parametrisation": "complete"}, "set model.norm_order='pre', or use 'mup'"),
     (
         _MODEL,
-        {"parametrisation": "mup", "score_function": "additive", "d_k": 32},
-        "has no rule for model.score_function='additive' with heads of d_k=32; set model.d_k=64",
+        {"parametrisation": "mup", "attention_kind": "additive", "d_k": 32},
+        "has no rule for model.attention_kind='additive' with heads of d_k=32; set model.d_k=64",
     ),
     (
         _MODEL,

@@ -58,7 +58,7 @@ _ODD = {
     },
     "decoder alone": {"architecture": "decoder_only", "norm_order": "pre", "position": "learned"},
     "output of its own": {"share_embeddings": False, "share_source_embedding": True},
-    "additive": {"score_function": "additive", "position": "alibi", "norm_order": "deep"},
+    "additive": {"attention_kind": "additive", "position": "alibi", "norm_order": "deep"},
 }
 
 

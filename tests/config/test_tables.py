@@ -79,7 +79,7 @@ def test_what_a_function_learns_is_counted_by_its_shape():
     t2t_jax.register_normalization("one_factor", min, lambda width: {"g": Parameter((), 2.0)})
     assert NormConfig("one_factor").num_parameters(64) == 1
     t2t_jax.register_score_function("matrix", min, lambda d_k: {"m": Parameter((d_k, d_k))})
-    attention = network_config(score_function="matrix").attention
+    attention = network_config(attention_kind="matrix").attention
     assert attention.num_parameters == attention.matrix_parameters + 8 * 64 * 64
     t2t_jax.register_activation("gate", jax.nn.relu6, is_gated=True)
     assert network_config(feed_forward="gate").is_gated
@@ -145,7 +145,7 @@ def test_files_are_alike_if_they_are_the_same_program(text, alike):
         ("feed_forward", "relu6", "'swiglu'; did you mean relu? A new name must be"),
         ("norm", "zzz", "'rms'; use one of these. A new name must be registered first"),
         ("norm", "zzz", "t2t_jax.register_normalization('zzz', ...) in the config file, in the"),
-        ("score_function", "zzz", "t2t_jax.register_score_function('zzz', ...)"),
+        ("attention_kind", "zzz", "t2t_jax.register_score_function('zzz', ...)"),
         ("norm", "", "model.norm='' is not one of"),
         ("norm", "LAYER", "'LAYER' is not one of 'layer', 'rms'"),
     ],

@@ -307,13 +307,13 @@ def attention(params, config, query, key, value, allowed, bias):
 def score(params, config, head, query, key):
     """The score of one key for one query."""
     if config.parametrisation != "standard":  # as in the paper for the heads of the paper, of 64
-        usual = {"scaled_dot_product": math.sqrt(64), "dot_product": 64}[config.score_function]
+        usual = {"scaled_dot_product": math.sqrt(64), "dot_product": 64}[config.attention_kind]
         return usual * query @ key / len(key)
-    if config.score_function == "scaled_dot_product":
+    if config.attention_kind == "scaled_dot_product":
         return query @ key / math.sqrt(len(key))
-    if config.score_function == "dot_product":
+    if config.attention_kind == "dot_product":
         return query @ key
-    assert config.score_function == "additive"  # Bahdanau et al. 2015, section A.1.2
+    assert config.attention_kind == "additive"  # Bahdanau et al. 2015, section A.1.2
     return params["scores"]["vector"][head] @ np.tanh(query + key)
 
 

@@ -50,7 +50,7 @@ def test_rotary_positions_without_a_context_of_positions_are_the_places_in_a_row
         ({"d_model": 0, "num_heads": 4}, "d_model=0 is not positive"),
         ({"d_model": 8, "num_heads": 0}, "num_heads=0 is not positive"),
         ({"d_model": 8, "num_heads": 4, "num_kv_heads": 3}, "not a multiple of num_kv_heads=3"),
-        ({"d_model": 8, "num_heads": 4, "score_function": "cosine"}, "score_function='cosine' is"),
+        ({"d_model": 8, "num_heads": 4, "attention_kind": "cosine"}, "attention_kind='cosine' is"),
     ],
 )
 def test_sizes_that_make_no_heads_are_refused(sizes, says):

@@ -35,7 +35,7 @@ _KINDS = [
         num_kv_heads=2,
         attention_bias=True,
         query_key_norm=True,
-        score_function="additive",
+        attention_kind="additive",
         output_bias=True,
         **_SMALL,
     ),

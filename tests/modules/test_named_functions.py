@@ -31,7 +31,7 @@ from tests.selection import thorough_after
 _REGISTER = {
     "feed_forward": t2t_jax.register_activation,
     "norm": t2t_jax.register_normalization,
-    "score_function": t2t_jax.register_score_function,
+    "attention_kind": t2t_jax.register_score_function,
 }
 
 
@@ -54,7 +54,7 @@ _LIKE = {
         {"parameters": lambda n: {"scale": Parameter((n,), 1.0), "bias": Parameter((n,))}},
     ),
     "scores": (
-        "score_function",
+        "attention_kind",
         "additive",
         _additive,
         {"parameters": lambda n: {"vector": Parameter((n,), deviation=n**-0.5)}},
@@ -80,7 +80,7 @@ def test_a_registered_function_gives_what_the_packages_own_like_it_does(
 
 def test_parameters_of_registered_functions_are_as_many_as_the_model_has(make_model):
     model = make_model(
-        feed_forward="test_relu6", norm="test_scale", score_function="test_cosine", norm_order="pre"
+        feed_forward="test_relu6", norm="test_scale", attention_kind="test_cosine", norm_order="pre"
     )
     count = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(model.variables))
     assert num_parameters(model.config, 11) == count
@@ -157,12 +157,12 @@ _GOOD = {
     "an object that cannot be hashed": ("feed_forward", _Unhashable()),
     # Scores that are rounded differ by more where sums have another order.
     "rounding to bfloat16": (
-        "score_function",
+        "attention_kind",
         lambda query, key: _products(query.astype(jnp.bfloat16), key.astype(jnp.bfloat16)),
     ),
-    "additive": ("score_function", _additive, lambda d_k: {"vector": Parameter((d_k,))}),
+    "additive": ("attention_kind", _additive, lambda d_k: {"vector": Parameter((d_k,))}),
     "a positive number of each head": (
-        "score_function",
+        "attention_kind",
         lambda query, key, g: _products(query, key) * jnp.log(g)[:, None, None],
         lambda d_k: {"g": Parameter((), 0.1)},
     ),
@@ -172,7 +172,7 @@ _draws, _calls = np.random.default_rng(0), itertools.count()
 _BAD = {
     "a softmax over channels": ("feed_forward", jax.nn.softmax),
     "a bias by distance": (
-        "score_function",
+        "attention_kind",
         lambda query, key: _products(query, key) - 0.01 * jnp.arange(key.shape[1]),
     ),
     "random numbers": ("feed_forward", lambda x: x + _draws.normal()),
@@ -182,24 +182,24 @@ _BAD = {
     "the batch": ("norm", lambda x, epsilon: x / (jnp.abs(x).max(0) + epsilon)),
     "other heads": ("norm", lambda x, epsilon: x / (jnp.abs(x).max(-2, keepdims=True) + epsilon)),
     "the number of keys": (
-        "score_function",
+        "attention_kind",
         lambda query, key: _products(query, key) * jnp.log(key.shape[1]),
     ),
-    "next key": ("score_function", lambda query, key: _products(query, key + jnp.roll(key, -1, 1))),
+    "next key": ("attention_kind", lambda query, key: _products(query, key + jnp.roll(key, -1, 1))),
     "the mean query": (
-        "score_function",
+        "attention_kind",
         lambda query, key: _products(query - query.mean(1, keepdims=True), key),
     ),
     "a bias that starts at 0": (
-        "score_function",
+        "attention_kind",
         lambda query, key, g: _products(query, key) + g[:, None, None] * jnp.arange(key.shape[1]),
         lambda d_k: {"g": Parameter(())},
     ),
     "the number of a head": (
-        "score_function",
+        "attention_kind",
         lambda query, key: _products(query, key) * jnp.arange(query.shape[2])[:, None, None],
     ),
-    "other sentences": ("score_function", lambda query, key: _products(query, key - key.mean(0))),
+    "other sentences": ("attention_kind", lambda query, key: _products(query, key - key.mean(0))),
 }
 
 

@@ -16,7 +16,7 @@ from t2t_jax.kernels.reference import REFERENCE
 from tests.kernels.comparison import normal
 
 _KINDS = [
-    {"norm_order": "pre", "position": "relative_bias", "score_function": "additive"},
+    {"norm_order": "pre", "position": "relative_bias", "attention_kind": "additive"},
     {"architecture": "decoder_only", "position": "rotary"},
 ]
 _KEYS = {"dropout": jax.random.key(0)}

@@ -31,7 +31,7 @@ _VARIANTS = {
         "norm_order": "pre",
         "feed_forward": "geglu_tanh",
         "position": "relative_bias",
-        "score_function": "dot_product",
+        "attention_kind": "dot_product",
         "scale_embeddings": False,
         "share_embeddings": False,
         "share_source_embedding": True,
@@ -63,7 +63,7 @@ _VARIANTS = {
     "additive scores, norms of queries and keys": {
         "feed_forward": "glu",
         "position": "none",
-        "score_function": "additive",
+        "attention_kind": "additive",
         "query_key_norm": True,
         "attention_bias": True,
     },

@@ -89,7 +89,7 @@ def carried(config: Config) -> Carried:
         **SEARCH,
         "model.architecture": ("encoder_decoder",),
         "model.d_v": (model.d_v if has_one_width else model.key_size,),
-        "model.score_function": ("scaled_dot_product", "dot_product"),
+        "model.attention_kind": ("scaled_dot_product", "dot_product"),
         "model.feed_forward": tuple(_ACTIVATIONS),
         "model.norm": ("layer", "rms"),
         "model.norm_order": ("post", "pre", "deep"),
@@ -238,7 +238,7 @@ def _fill_attention(spec: Any, params: _Tree, model: ModelConfig, *projections: 
     for linear, letters in zip(spec.linear, projections, strict=True):
         _fill_linear(linear, params, *letters)
     _fill_norm(spec.layer_norm, params["norm"])
-    if model.score_function == "dot_product":
+    if model.attention_kind == "dot_product":
         spec.queries_scale = np.float32(1)
 
 

@@ -120,7 +120,7 @@ def test_a_value_that_no_format_knows_of_is_refused_by_every_one(name, monkeypat
         with nullcontext() if is_carried else pytest.raises(UserError, match=why):
             _refuse(name, model, config)
         tried.add(option)
-    assert tried >= {"position", "rotary_scaling", "score_function", "beam_rule", "task"}
+    assert tried >= {"position", "rotary_scaling", "attention_kind", "beam_rule", "task"}
 
 
 @pytest.mark.parametrize("name", writable())

@@ -17,7 +17,7 @@ from tests.programs import run_python
 from tests.selection import thorough_after
 
 REFUSED = {
-    "additive": "model.score_function='additive' in place of 'scaled_dot_product' or 'dot_product'",
+    "additive": "model.attention_kind='additive' in place of 'scaled_dot_product' or 'dot_product'",
     "query-key-norm": "model.query_key_norm=True in place of False",
     "window": "model.attention_window=4 in place of None",
     "narrow-keys": "model.d_v=None in place of 2",
