@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from t2t_jax.config import Config, differences, format_differences
+from t2t_jax.config.checks import reading_stored_config
 from t2t_jax.config.config import check_recipe
 from t2t_jax.config.registry import FILES, UnregisteredError
 from t2t_jax.config.tables import TABLES, named_entries
@@ -115,7 +116,8 @@ def read_config(workdir: Path) -> Config:
     if not path.is_file():
         raise _no_run(workdir)
     try:
-        return Config.from_json(path.read_text(encoding="utf-8"))
+        with reading_stored_config():
+            return Config.from_json(path.read_text(encoding="utf-8"))
     except UnregisteredError as error:
         raise UserError(f"{path}: {error}{_kept_file(workdir)}") from error
     except ValueError as error:  # includes UserError and UnicodeDecodeError

@@ -11,6 +11,7 @@ from t2t_jax.config.config import Config as Config
 from t2t_jax.config.config import differences as differences
 from t2t_jax.config.config import format_differences as format_differences
 from t2t_jax.config.config import from_dict as from_dict
+from t2t_jax.config.config import from_stored as from_stored
 from t2t_jax.config.config import to_dict as to_dict
 from t2t_jax.config.config import walk as walk
 from t2t_jax.config.families import DecoderOnlyConfig as DecoderOnlyConfig

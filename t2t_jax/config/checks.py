@@ -6,12 +6,15 @@ import math
 import types
 from abc import ABCMeta
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from contextvars import ContextVar
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from t2t_jax.config.running import run_registering_files
 from t2t_jax.config.tables import NAMED
 from t2t_jax.errors import UserError, did_you_mean, quote
+from t2t_jax.system.context import with_value
 
 MAY_CHANGE = {"may_change": True}
 """Mark a field that a resumed run may change, because the field does not affect the recipe."""
@@ -58,6 +61,22 @@ def left_open(value: object) -> dict[str, object]:
       value: the unresolved value, such as "auto", which agrees with any stored value.
     """
     return {"left_open": value}
+
+
+_is_stored: ContextVar[bool] = ContextVar("is_stored", default=False)
+
+
+def reading_stored_config() -> AbstractContextManager[None]:
+    """Accept unknown names of plugins and registered parts while a stored config is read.
+
+    A run can be used for what does not need these parts, such as translation.
+    """
+    return with_value(_is_stored, True)
+
+
+def is_stored_config() -> bool:
+    """Return whether the config being made is read from a run, a checkpoint or a sweep."""
+    return _is_stored.get()
 
 
 def require(condition: bool, message: str) -> None:

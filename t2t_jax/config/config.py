@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, get_type_hints
 
 from t2t_jax.config import families, sections
-from t2t_jax.config.checks import Section, require
+from t2t_jax.config.checks import Section, reading_stored_config, require
 from t2t_jax.config.model import ModelConfig
 from t2t_jax.config.tables import OPTIMIZERS
 from t2t_jax.config.tasks import task_name
@@ -93,13 +93,17 @@ class Config(Section):
         Raises:
           UserError: a field does not exist, or a value is invalid.
         """
-        nested = to_dict(self)
+        nested, changed_sections = to_dict(self), set()
         family = changes.get("model.architecture", self.model.architecture)
         nested["model"] = families.values_in_family(nested["model"], family)
         for path, value in changes.items():
             section, _, name = known_path(path).partition(".")
             nested[section][name] = value
-        return from_dict(nested)
+            changed_sections.add(section)
+        # Other sections stay: in a stored run, they may name parts that this process lacks.
+        values = _read_fields({name: nested[name] for name in nested if name in changed_sections})
+        sections = {name: fields for name, fields in values.items() if name in changed_sections}
+        return dataclasses.replace(self, **_make_sections(sections))
 
     def value(self, path: str) -> Any:
         """Return the value of a field or property; None if the network family lacks it."""
@@ -217,9 +221,19 @@ def from_dict(nested: Mapping[str, object]) -> Config:
             "config lacks model.architecture, as runs of version 0.1.0 do, which this version "
             "cannot open; use version 0.2.0"
         )
-    network = families.network_config(**raw_values.pop("model"))
-    sections = get_type_hints(Config)
-    return Config(network, **{key: sections[key](**fields) for key, fields in raw_values.items()})
+    return Config(**_make_sections(raw_values))
+
+
+def from_stored(nested: Mapping[str, object]) -> Config:
+    """Make the config of a stored run; like `from_dict`, but accept unknown names of parts."""
+    with reading_stored_config():
+        return from_dict(nested)
+
+
+def _make_sections(values: Mapping[str, Record]) -> dict[str, Any]:
+    """Make config sections from the values of their fields."""
+    kinds = get_type_hints(Config) | {"model": families.network_config}
+    return {section: kinds[section](**fields) for section, fields in values.items()}
 
 
 def _read_fields(nested: Mapping[str, object], *, trains_on: bool = False) -> dict[str, Record]:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NotRequired, TypeAlias, TypedDict
 
-from t2t_jax.config import Config, differences, format_differences, from_dict, to_dict, walk
+from t2t_jax.config import Config, differences, format_differences, from_stored, to_dict, walk
 from t2t_jax.config.file import MOST_CELLS, Grid
 from t2t_jax.data.corpus import Corpus, open_corpus
 from t2t_jax.errors import DivergedError, UserError
@@ -125,7 +125,7 @@ class Cell:
         result = records.read_object(path, _Result, _SCORE_AGAIN)
         chosen_values = self.resolved_fields(result)
         try:
-            old_config = from_dict(result["config"])
+            old_config = from_stored(result["config"])
             run_config = old_config.replace(chosen_values or {})
             _check_scores(result)
             if result["split"] != self.split:

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 
-from t2t_jax.config import Config, from_dict, walk
+from t2t_jax.config import Config, from_stored, walk
 from t2t_jax.config.cost import num_parameters
 from t2t_jax.config.file import Grid, describe_difference
 from t2t_jax.errors import UserError
@@ -308,7 +308,7 @@ def compare(
     for variant in (name for name in grid.variants if results.get(name)):
         config, seeds = grid.variants[variant], results[variant]
         changes = {field: measured[field].changes[variant] for field in fields}
-        tuned_configs = [from_dict(seed["config"]) for seed in seeds if "tuned_to" in seed]
+        tuned_configs = [from_stored(seed["config"]) for seed in seeds if "tuned_to" in seed]
         rows.append(
             VariantRow(
                 variant,

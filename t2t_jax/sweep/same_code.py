@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 
-from t2t_jax.config import Config, differences, from_dict
+from t2t_jax.config import Config, differences, from_stored
 from t2t_jax.errors import UserError
 from t2t_jax.run.provenance import COMPUTING, UNRECORDED, changes
 from t2t_jax.system.records import Record
@@ -86,7 +86,7 @@ def devices_and_dtypes(results: Mapping[str, Sequence[Record]]) -> list[str]:
 
 
 def _device_and_dtype(result: Record) -> str:
-    config = from_dict(result["config"]).replace(result.get("settled") or {})
+    config = from_stored(result["config"]).replace(result.get("settled") or {})
     return f"{result['device']} in {config.model.compute_dtype}"
 
 
@@ -95,7 +95,7 @@ def software_of_result(result: Record) -> list[Record]:
 
     The records are of training, then of scoring. The settings are in the field `settled`.
     """
-    config, records = from_dict(result["config"]), result.get("provenance", [UNRECORDED])
+    config, records = from_stored(result["config"]), result.get("provenance", [UNRECORDED])
     settings = compared_settings(config, result.get("settled"))
     return [record | {"settled": settings} for record in records]
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NotRequired, TypedDict
 
-from t2t_jax.config import Config, differences, format_differences, from_dict, to_dict
+from t2t_jax.config import Config, differences, format_differences, from_stored, to_dict
 from t2t_jax.config.file import Grid, can_name_directory, load_grid
 from t2t_jax.errors import UserError, did_you_mean, quote
 from t2t_jax.sweep.cell import cells
@@ -90,7 +90,7 @@ def check_same_grid(grid: Grid, workdir: Path) -> None:
             f"select rows with --only, rename a row with --rename OLD=NEW, or {way_out}"
         )
     for name in started_rows:
-        old_config, new_config = from_dict(stored_rows[name]), grid.variants[name]
+        old_config, new_config = from_stored(stored_rows[name]), grid.variants[name]
         if changed := differences(old_config, new_config, only_binding=True):
             raise UserError(
                 f"{workdir} holds another grid, in which {name} differs "
@@ -203,7 +203,7 @@ def record_scoring(workdir: Path, split: str, dev_fingerprints: Mapping[str, str
 
 def _copy_shorter_tables(grid: Grid, workdir: Path, rows: Mapping[str, Record]) -> None:
     """Copy `table.md` to `table-30-steps.md`, and so on, if rows now train for more steps."""
-    old = {name: from_dict(fields).training.num_train_steps for name, fields in rows.items()}
+    old = {name: from_stored(fields).training.num_train_steps for name, fields in rows.items()}
     new = {name: config.training.num_train_steps for name, config in grid.variants.items()}
     if num_steps := [old[name] for name in old.keys() & new.keys() if old[name] < new[name]]:
         for path in [*workdir.glob("table.*"), *workdir.glob("seeds.csv")]:
@@ -214,7 +214,7 @@ def _copy_shorter_tables(grid: Grid, workdir: Path, rows: Mapping[str, Record]) 
 def rows_outside(record: Record, grid: Grid, workdir: Path) -> dict[str, Config]:
     """Return the configs, by name, of started variants that the record has but the grid lacks."""
     return {
-        name: from_dict(fields)
+        name: from_stored(fields)
         for name, fields in record.get("variants", {}).items()
         if name not in grid.variants and (workdir / name).is_dir()
     }

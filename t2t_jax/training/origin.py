@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import orbax.checkpoint as ocp
 from jaxtyping import Array, PyTree, UInt32
 
-from t2t_jax.config import Config, differences, format_differences, from_dict, to_dict
+from t2t_jax.config import Config, differences, format_differences, from_stored, to_dict
 from t2t_jax.errors import UserError
 from t2t_jax.system.records import Record, Schema, check, digest, schema
 from t2t_jax.training.storage import Reader, UnreadableError, restore
@@ -102,7 +102,7 @@ def read_origin(manager: Reader, directory: Path, identity: Identity, step: int)
             f"{path.with_name(str(origin['step']))}, or was renamed; remove it, or restore its name"
         )
     try:
-        changed = differences(identity.config, from_dict(origin["config"]), only_binding=True)
+        changed = differences(identity.config, from_stored(origin["config"]), only_binding=True)
     except UserError as error:
         raise UnreadableError(path, str(error)) from error
     if changed:
