@@ -43,8 +43,7 @@ def get_config() -> Config:
         training=TrainingConfig(
             num_train_steps=10_000,
             warmup_steps=600,
-            schedule="wsd",
-            decay_fraction=0.4,
+            schedule="wsd(decay_fraction=0.4)",
             log_every_steps=100,
         ),
         checkpoint=CheckpointConfig(every_steps=500, every_minutes=None, keep=10),

@@ -55,8 +55,7 @@ BASE = Config(
     training=TrainingConfig(
         num_train_steps=5000,
         warmup_steps=400,
-        schedule="wsd",
-        decay_fraction=0.4,
+        schedule="wsd(decay_fraction=0.4)",
         log_every_steps=100,
     ),
     checkpoint=CheckpointConfig(

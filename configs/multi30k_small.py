@@ -58,7 +58,7 @@ BASE = Config(
 )
 
 _CHANGES: dict[str, dict[str, Any]] = {
-    "schedule": {"training.schedule": "wsd", "training.decay_fraction": 0.4},
+    "schedule": {"training.schedule": "wsd(decay_fraction=0.4)"},
     "steps": {"training.num_train_steps": 24_000},
     "dropout": {"model.dropout_rate": 0.3},
     "positions": {"model.dropout_rate": 0.1, "model.position": "relative_bias"},

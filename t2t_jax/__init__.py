@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from t2t_jax.config import MeshConfig as MeshConfig
     from t2t_jax.config.file import product as product
     from t2t_jax.config.registry import Parameter as Parameter
+    from t2t_jax.config.registry import register as register
+    from t2t_jax.config.schedules import Schedule as Schedule
     from t2t_jax.config.tables import register_activation as register_activation
     from t2t_jax.config.tables import register_normalization as register_normalization
     from t2t_jax.config.tables import register_score_function as register_score_function
@@ -58,7 +60,8 @@ _NAMES = {
     "batch": ["Batch"],
     "config": ["AttentionConfig", "Config", "MeshConfig"],
     "config.file": ["product"],
-    "config.registry": ["Parameter"],
+    "config.registry": ["Parameter", "register"],
+    "config.schedules": ["Schedule"],
     "config.tables": ["register_activation", "register_normalization", "register_score_function"],
     "decoding.attention_maps": ["attention_maps"],
     "decoding.own_model": ["beam_search"],

@@ -28,6 +28,10 @@ from t2t_jax.errors import UserError, in_one_line, warn
 _EXTRAS = "t2t_jax.extras."
 GROUP = "t2t_jax.plugins"
 """Entry point group of plugins."""
+_REFERENCES = (
+    *("activations", "normalizations", "attentions", "positions", "schedules", "optimizers"),
+    *("losses", "measures", "tasks", "families", "formats", "trackers"),
+)
 
 
 class CorpusRow(NamedTuple):
@@ -60,6 +64,15 @@ class Plugin:
     families: Mapping[str, str] = field(default_factory=dict)
     """References to `config.families.Family`, by the value of `model.architecture`. A family for
     translation has `tasks=("translation",)`."""
+    activations: Mapping[str, str] = field(default_factory=dict)
+    """References to parts by name, as `t2t_jax.register` takes them; so are the next seven."""
+    normalizations: Mapping[str, str] = field(default_factory=dict)
+    attentions: Mapping[str, str] = field(default_factory=dict)
+    positions: Mapping[str, str] = field(default_factory=dict)
+    schedules: Mapping[str, str] = field(default_factory=dict)
+    optimizers: Mapping[str, str] = field(default_factory=dict)
+    losses: Mapping[str, str] = field(default_factory=dict)
+    measures: Mapping[str, str] = field(default_factory=dict)
     formats: Mapping[str, str] = field(default_factory=dict)
     """References to `extras.interchange.formats.Format`, by the name in `export` and `import`.
     Their `object` must refer to the implementation."""
@@ -134,7 +147,7 @@ def plugins() -> Sequence[Plugin]:
             for name, corpus in plugin.corpora.items():
                 if not isinstance(corpus, CorpusRow):
                     raise TypeError(f"{name} in the corpora needs a CorpusRow")
-            for kind in ("tasks", "families", "formats", "trackers"):
+            for kind in _REFERENCES:
                 for name, entry in getattr(plugin, kind).items():
                     if not isinstance(entry, str):
                         raise TypeError(f"{name} in the {kind} needs a reference, MODULE:NAME")
@@ -223,8 +236,8 @@ def _reason(error: BaseException) -> str:
     return f"{kind}{in_one_line(error)}"
 
 
-def load(reference: str) -> Any:
-    """Import the object of a plugin from its reference MODULE:NAME.
+def load(reference: Any) -> Any:
+    """Import the object of a plugin from its reference MODULE:NAME; return an object unchanged.
 
     Raises:
       UserError: the import fails.
@@ -241,12 +254,14 @@ def load(reference: str) -> Any:
         ) from error
 
 
-def load_named(reference: str) -> Any:
-    """Import the object that `MODULE:NAME` refers to.
+def load_named(reference: Any) -> Any:
+    """Import the object that `MODULE:NAME` refers to; return an object itself unchanged.
 
     Raises:
       UserError: the module is in an extra of this package that is not installed.
     """
+    if not isinstance(reference, str):
+        return reference
     module, _, name = reference.partition(":")
     try:
         return getattr(import_module(module), name)

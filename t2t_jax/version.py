@@ -63,6 +63,11 @@ REMOVED: dict[str, Removed] = {
 """Deleted config fields by dotted path. Never delete a row: older runs have these fields."""
 
 
+MOVED = {"training.decay_fraction": ("training.schedule", "wsd")}
+"""Config fields that became parameters of a part: the field that names the part, and the part.
+Never delete a row: older runs have these fields."""
+
+
 REMOVED_COMMANDS = {
     "calibrate": "calibrated confidences",
     "preflight": "preflight jobs, whose checks t2t-jax train --dry-run makes",

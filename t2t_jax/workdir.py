@@ -26,8 +26,8 @@ from typing import NamedTuple
 from t2t_jax.config import Config, differences, format_differences
 from t2t_jax.config.checks import reading_stored_config
 from t2t_jax.config.config import check_recipe
+from t2t_jax.config.registered import registered_parts
 from t2t_jax.config.registry import FILES, UnregisteredError
-from t2t_jax.config.tables import TABLES, named_entries
 from t2t_jax.data.corpus import Corpus
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError, did_you_mean
@@ -145,7 +145,7 @@ def _no_run(workdir: Path) -> UserError:
 
 def _kept_file(workdir: Path) -> str:
     """Describe how to register functions from the copies in the run directory; "" if none exist."""
-    copies = [copy for field in TABLES if (copy := _file_of(workdir, field)).is_file()]
+    copies = sorted((workdir / _REGISTERED).glob("*.py"))
     if not copies:
         return ""
     path_of_content = {copy.read_bytes(): str(copy) for copy in reversed(copies)}
@@ -164,13 +164,13 @@ def _file_of(workdir: Path, field: str) -> Path:
 
 def check_registered(config: Config, workdir: Path) -> None:
     """Refuse registered functions whose source file has changed since the run started."""
-    for field, entry in named_entries(config).items():
+    for field, part in registered_parts(config).items():
         copy = _file_of(workdir, field)
-        if not (entry.source and copy.is_file()):
+        if not (part.source and copy.is_file()):
             continue
-        if not entry.source.is_alike(copy.read_text(encoding="utf-8", errors="replace")):
+        if not part.source.is_alike(copy.read_text(encoding="utf-8", errors="replace")):
             raise UserError(
-                f"{entry.title} is registered by {entry.source.path}, which is not as it was when "
+                f"{part.title} is registered by {part.source.path}, which is not as it was when "
                 f"{workdir} was started ({copy}); bring it back, or choose another --workdir, or "
                 f"remove {copy} if the function is the same"
             )
@@ -181,11 +181,11 @@ def _keep_registered(config: Config, workdir: Path) -> None:
 
     Once the run has checkpoints, existing copies stay.
     """
-    for field, entry in named_entries(config).items():
+    for field, part in registered_parts(config).items():
         copy = _file_of(workdir, field)
-        if entry.source and not (copy.is_file() and _steps(workdir / CHECKPOINTS)):
+        if part.source and not (copy.is_file() and _steps(workdir / CHECKPOINTS)):
             copy.parent.mkdir(exist_ok=True)
-            write_whole(copy, entry.source.text.encode())
+            write_whole(copy, part.source.text.encode())
 
 
 def read_vocabulary(workdir: Path) -> Vocabulary:

@@ -263,19 +263,18 @@ class TinyRun(NamedTuple):
 @pytest.fixture
 def tables(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A process that has registered nothing; what the test registers is forgotten after it."""
-    from t2t_jax.config import registry, running, tables
+    from t2t_jax.config import registry, running
 
-    before = [(table, dict(table)) for table in tables.TABLES.values()]
-    for table, rows in before:
-        for name, entry in rows.items():
-            if entry.title:
-                del table[name]
+    tables = registry.REGISTRIES.values()
+    before = [(table, dict(table.registered_parts)) for table in tables]
+    for table in tables:
+        table.forget()
     monkeypatch.setattr(running, "_seen", set())
     monkeypatch.delenv(registry.FILES, raising=False)
     yield
-    for table, rows in before:
-        table.clear()
-        table.update(rows)
+    for table, parts in before:
+        table.forget()
+        table.registered_parts.update(parts)
 
 
 @pytest.fixture(scope="session", autouse=True)

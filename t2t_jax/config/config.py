@@ -9,12 +9,13 @@ from typing import Any, get_type_hints
 from t2t_jax.config import families, sections
 from t2t_jax.config.checks import Section, reading_stored_config, require
 from t2t_jax.config.model import ModelConfig
-from t2t_jax.config.tables import OPTIMIZERS
+from t2t_jax.config.registry import with_parameter
+from t2t_jax.config.tables import NAMED, OPTIMIZERS
 from t2t_jax.config.tasks import task_name
 from t2t_jax.config.training import TrainingConfig
 from t2t_jax.errors import UserError, did_you_mean, quote
 from t2t_jax.system.records import Record, parse_object
-from t2t_jax.version import REMOVED, current_name, read_name, removed_feature
+from t2t_jax.version import MOVED, REMOVED, current_name, read_name, removed_feature
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Config(Section):
         self._check_task()
         require(
             self.model.parametrisation == "standard"
-            or OPTIMIZERS[self.training.optimizer].width_exponent is not None,
+            or getattr(OPTIMIZERS.find(self.training.optimizer), "width_exponent", 0) is not None,
             f"model.parametrisation={self.model.parametrisation!r} has no rule for training."
             f"optimizer={self.training.optimizer!r}; use "
             f"{' or '.join(n for n, o in OPTIMIZERS.items() if o.width_exponent is not None)}",
@@ -88,7 +89,8 @@ class Config(Section):
         """Return a copy with changed fields.
 
         Args:
-          changes: new values by dotted path, such as `{"model.d_ff": 1024, "training.seed": 1}`.
+          changes: new values by dotted path, such as `{"model.d_ff": 1024, "training.seed": 1}`,
+            also of a part's parameter, such as `training.schedule.decay_fraction`.
 
         Raises:
           UserError: a field does not exist, or a value is invalid.
@@ -97,7 +99,12 @@ class Config(Section):
         family = changes.get("model.architecture", self.model.architecture)
         nested["model"] = families.values_in_family(nested["model"], family)
         for path, value in changes.items():
-            section, _, name = known_path(path).partition(".")
+            field_path, _, parameter = path.rpartition(".")
+            if field_path in NAMED:  # as in training.schedule.decay_fraction
+                section, _, name = field_path.partition(".")
+                value = with_parameter(nested[section][name], parameter, value)
+            else:
+                section, _, name = known_path(path).partition(".")
             nested[section][name] = value
             changed_sections.add(section)
         # Other sections stay: in a stored run, they may name parts that this process lacks.
@@ -255,10 +262,17 @@ def _read_fields(nested: Mapping[str, object], *, trains_on: bool = False) -> di
                 raise removed_feature(f"{path}={quote(value)}", removed.feature)
             if removed and (is_used or path not in fields_by_path):
                 continue
-            if path not in fields_by_path:
+            if path not in fields_by_path and path not in MOVED:
                 raise unknown_field(path, fields_by_path)
             new_section, _, new_name = path.partition(".")
             values[new_section][new_name] = value
+    for path, (field_path, part) in MOVED.items():
+        section, _, name = path.partition(".")
+        part_name = field_path.rpartition(".")[2]
+        if name in values[section]:
+            value = values[section].pop(name)
+            if values[section].get(part_name) == part:
+                values[section][part_name] = with_parameter(part, name, value)
     return values
 
 
@@ -275,5 +289,12 @@ def unknown_field(path: str, names: Iterable[str]) -> UserError:
     """Return the error for an unknown field, with the most similar field."""
     if path in REMOVED:
         return removed_feature(path, REMOVED[path].feature)
+    if path in MOVED:
+        field_path, part = MOVED[path]
+        name = path.rpartition(".")[2]
+        return UserError(
+            f"{path} is a parameter of {field_path}={part!r} since version 0.3; write "
+            f"{field_path}='{part}({name}=...)'"
+        )
     hint = did_you_mean(path, names, "see --help for all fields")
     return UserError(f"unknown config field {quote(path)}; {hint}")

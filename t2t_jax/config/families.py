@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from t2t_jax.config.checks import FITS, INFINITY, POSITIVE, SIZE, left_open, read_where, require
 from t2t_jax.config.model import PARTS, InputProjection, ModelConfig, Side, Stack, StartToken
-from t2t_jax.config.registry import Rows
+from t2t_jax.config.registry import Registry
 from t2t_jax.errors import UserError
 
 _TABLE = read_where(lambda model: model.positions.has_table)
@@ -269,7 +269,8 @@ class Family:
     """Tasks that the networks learn although their `TaskFacts` do not name the family."""
 
 
-FAMILIES = Rows(
+FAMILIES = Registry(
+    "family",
     "families",
     encoder_decoder=Family(
         EncoderDecoderConfig,

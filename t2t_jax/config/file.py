@@ -19,9 +19,9 @@ from typing import Any, NamedTuple, TypeAlias, get_type_hints
 
 from t2t_jax.config.config import Config, differences
 from t2t_jax.config.families import FAMILIES
+from t2t_jax.config.registered import environment_of, registered_parts
 from t2t_jax.config.registry import FILES
 from t2t_jax.config.running import guarded, run_file
-from t2t_jax.config.tables import environment_of, named_entries
 from t2t_jax.errors import UserError, did_you_mean, quote
 from t2t_jax.paper import Table3Row
 
@@ -268,10 +268,10 @@ def _check_files(config: Config, spec: str) -> None:
 
     Errors begin with `spec`, as `grid.py:VARIANT`.
     """
-    for entry in named_entries(config).values():
-        if entry.source is None or os.pathsep in entry.source.path:
+    for part in registered_parts(config).values():
+        if part.source is None or os.pathsep in part.source.path:
             raise UserError(
-                f"{spec} has {entry.title}, which only this process knows, but each run of a grid "
+                f"{spec} has {part.title}, which only this process knows, but each run of a grid "
                 f"is a separate process; register it in the config file of the grid, or in a file "
                 f"that {FILES} names, at a path without {os.pathsep!r}"
             )

@@ -13,12 +13,16 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
-from operator import attrgetter, index
+from inspect import Parameter as InspectParameter
+from inspect import signature
+from operator import index
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar, get_type_hints
 
+from t2t_jax.config.definitions import RegisteringFile, definition
+from t2t_jax.config.field_types import check_type, is_plain
 from t2t_jax.errors import UserError, did_you_mean, in_one_line, quote
 from t2t_jax.plugins import load, load_named, rows, warn_once
 from t2t_jax.system.context import with_value
@@ -27,6 +31,7 @@ if TYPE_CHECKING:
     from jax import Array
 
 Row = TypeVar("Row")
+_Part = TypeVar("_Part")
 Function: TypeAlias = Callable[..., "Array"]
 """A named function of arrays."""
 
@@ -34,7 +39,9 @@ FILES = "T2T_JAX_REGISTER"
 """The environment variable with the files that register functions, separated as in PATH."""
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
+_SNAKE = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _in_file: ContextVar[bool] = ContextVar("in_file", default=False)
+_is_stored: ContextVar[bool] = ContextVar("is_stored", default=False)
 
 
 class Parameter(NamedTuple):
@@ -46,22 +53,6 @@ class Parameter(NamedTuple):
     """Mean of the normal distribution of the initial values."""
     deviation: float = 0.0
     """Standard deviation of the initial values; 0 sets every value to the mean."""
-
-
-class RegisteringFile(NamedTuple):
-    """A file that registers functions."""
-
-    path: str
-    """The absolute path of the file."""
-    text: str
-    """The text of the file."""
-
-    def is_alike(self, text: str) -> bool:
-        """Return whether another text has the same Python syntax tree."""
-        try:
-            return syntax(self.text) == syntax(text)
-        except (SyntaxError, ValueError):
-            return self.text == text
 
 
 Learned: TypeAlias = Callable[[int], Mapping[str, Parameter]]
@@ -88,9 +79,6 @@ class Entry:
     (Shazeer 2020)."""
     title: str = field(default="", compare=False)
     """The name in errors, such as `activation 'relu6'`; empty for built-in functions."""
-    source: RegisteringFile | None = field(default=None, compare=False)
-    """The file that registered the function; None for built-in functions and for functions of a
-    program or a notebook."""
 
     def load(self) -> Function:
         """Return the function, and import its module if necessary."""
@@ -126,40 +114,105 @@ def _is_sound(name: object, declared: object) -> bool:
     return is_finite and all(0 < index(size) < 2**31 for size in declared.shape)
 
 
-class Rows(dict[str, Row]):
-    """A table of rows by name, such as the optimizers, in the order of flags and documents.
+class Registered(NamedTuple):
+    """A part that a config file, a program or a notebook registered."""
 
-    The row of a plugin is loaded at the first look-up, as plugin modules may import this module.
+    title: str
+    """The kind and the name for errors, such as `activation 'relu6'`."""
+    part: Any
+    """The function, the frozen dataclass or the row of the table."""
+    source: RegisteringFile | None
+    """The file that registered the part; None for a program or a notebook."""
+
+
+class Registry(dict[str, Row]):
+    """A table of parts by name, such as the optimizers: built-in rows, plugins, and users' parts.
+
+    A text `NAME` or `NAME(field=value, ...)` selects a row. A part is a row of the table, a
+    function, or a frozen dataclass whose fields are the parameters in parentheses. The dictionary
+    holds the built-in rows, in the order of flags and documents.
     """
 
-    def __init__(self, plugin_field: str = "", /, **built_in: Row) -> None:
+    def __init__(
+        self,
+        kind: str,
+        plugin_field: str = "",
+        row_type: type[Row] | None = None,
+        adapt: Callable[[Any, str], Row] | None = None,
+        only_trains: bool = False,
+        /,
+        **built_in: Row,
+    ) -> None:
         """Start with the built-in rows.
 
         Args:
-          plugin_field: the field of `plugins.Plugin` with rows of this kind; "" without plugins.
+          kind: the name of the kind for `register` and errors, such as "schedule".
+          plugin_field: the field of `plugins.Plugin` with parts of this kind; "" without plugins.
+          row_type: the class of all rows; None is the class of the first built-in row.
+          adapt: makes a row of a part and its title, and raises a `UserError` that says what it
+            expects; None accepts only rows.
+          only_trains: whether a stored run can be loaded without its part of this kind.
         """
         super().__init__(**built_in)
-        self._plugin_field = plugin_field
+        self.kind, self.only_trains = kind, only_trains
+        self._plugin_field, self._adapt = plugin_field, adapt
+        self._row_type = row_type or type(next(iter(built_in.values())))
+        self.registered_parts: dict[str, Registered] = {}
+        self._rows: dict[str, Row] = {}  # of registered parts and of plugins, by text
+        if kind:
+            REGISTRIES[kind] = self
 
     def _plugin_paths(self) -> Mapping[str, str]:
         return rows(self._plugin_field, (*self, *self.names)) if self._plugin_field else {}
 
-    def __missing__(self, name: str) -> Row:
-        """Load the row `name` of this table from a plugin."""
-        path, row_type = self._plugin_paths()[name], type(next(iter(self.values())))
-        row = load(path)
-        if not isinstance(row, row_type):
-            package = re.split("[.:]", path)[0]
+    def __missing__(self, text: str) -> Row:
+        """Make the row of a text from a registered part, a plugin or a row with parameters."""
+        if text not in self._rows:
+            name, arguments = _parsed(self.kind, text)
+            part, title = self._part(name)
+            row = _with_arguments(part, title, arguments)
+            self._rows[text] = self._adapted(row, title)
+        return self._rows[text]
+
+    def _part(self, name: str) -> tuple[Any, str]:
+        """Return the part of a name, and its title for errors."""
+        title = f"{self.kind} {quote(name)}"
+        if name in self.registered_parts:
+            return self.registered_parts[name].part, title
+        if name in self:
+            return self[name], title
+        path = self._plugin_paths()[name]
+        return load(path), f"{path} of the package {re.split('[.:]', path)[0]}"
+
+    def _adapted(self, part: Any, title: str) -> Row:
+        if isinstance(part, self._row_type) and not isinstance(part, Entry):
+            return part
+        if self._adapt is None:
+            advice = "update or uninstall it" if " of the package " in title else "give one"
             raise UserError(
-                f"{path} of the package {package} is a {type(row).__name__}, not a "
-                f"{row_type.__name__}; update or uninstall it"
+                f"{title} is a {type(part).__name__}, not a {self._row_type.__name__}; {advice}"
             )
-        return row
+        return self._adapt(part, title)
+
+    def find(self, text: str) -> Row | None:
+        """Return the row of a text; None if its name is not registered in this process."""
+        return self[text] if self.has(text) else None
+
+    def has(self, text: object) -> bool:
+        """Return whether this process knows the name in a text."""
+        if not isinstance(text, str) or text in self or text in self._rows:
+            return isinstance(text, str)
+        name = text.partition("(")[0].strip()
+        return name in (*self, *self.registered_parts) or name in self.all_names
+
+    def registered(self, text: str) -> Registered | None:
+        """Return the registered part that a text names; None for built-in parts and plugins."""
+        return self.registered_parts.get(text.partition("(")[0].strip())
 
     def each(self) -> Iterator[tuple[str, Row]]:
         """Yield all rows by name; skip broken plugin rows with a warning."""
         yield from self.items()
-        for name in self._plugin_paths():
+        for name in (*self.registered_parts, *self._plugin_paths()):
             try:
                 yield name, self[name]
             except UserError as error:
@@ -172,95 +225,253 @@ class Rows(dict[str, Row]):
 
     @property
     def all_names(self) -> tuple[str, ...]:
-        """Return the built-in names and the names of plugins."""
-        return (*self.names, *self._plugin_paths())
+        """Return the built-in names, the registered names and the names of plugins."""
+        return (*self.names, *self.registered_parts, *self._plugin_paths())
 
     @property
     def choice(self) -> object:
-        """Return the type of config fields that name a row of this table.
+        """Return the type of config fields that name a row: a `Literal`, joined with `str`."""
+        return Literal[self.names] | str
 
-        It is a `Literal`, joined with `str` if plugins may add rows.
+    def text(self, label: str, value: object) -> str:
+        """Return the normal text of a part, which omits parameters with default values.
+
+        Args:
+          label: the config field, for errors.
+          value: a text, or an object of a registered dataclass.
+
+        Raises:
+          UserError: the name is not registered, or a parameter is invalid.
         """
-        built_in: object = Literal[self.names]
-        return built_in | str if self._plugin_field else built_in
-
-    def check(self, label: str, name: object) -> None:
-        """Refuse an unknown name."""
-        if isinstance(name, str) and (name in self.names or name in self.all_names):
-            return
-        otherwise = ", or install the package that adds it" if self._plugin_field else ""
-        hint = did_you_mean(str(name), self.all_names, f"use one of these{otherwise}")
-        names = ", ".join(map(repr, self.all_names))
-        raise UserError(f"{label}={quote(name)} is not one of {names}; {hint}")
-
-
-class Table(Rows[Entry]):
-    """Named functions of one kind, to which a config file may add its own."""
-
-    def __init__(self, kind: str, **entries: Entry) -> None:
-        """Set `kind`, such as "activation"; add named functions."""
-        super().__init__(**entries)
-        self.kind = kind
+        if isinstance(value, str) and value in self:
+            return value
+        for name, registered in self.registered_parts.items():
+            if type(value) is registered.part:
+                return _formatted(name, value)
+        self.check(label, value)
+        text = str(value)
+        if not self.has(text):  # a stored config, of which this part only trains
+            return text
+        name, arguments = _parsed(label, text)
+        if not arguments and name not in self.registered_parts:
+            return name
+        part, title = self._part(name)
+        made = _with_arguments(part, title, arguments)
+        return _formatted(name, made) if arguments else name
 
     def check(self, label: str, name: object) -> None:
         """Refuse a name that is not registered, and say how to register it."""
-        if name not in self:
-            hint = did_you_mean(str(name), self, "use one of these.")
-            raise UnregisteredError(
-                f"{label}={quote(name)} is not one of {', '.join(map(repr, self))}; {hint} A new "
-                "name must be registered first: t2t_jax.register_"
-                f"{self.kind.replace(' ', '_')}({quote(name)}, ...) in the config file, in the "
-                f"program, or in a file of {FILES}"
-            )
+        if self.has(name) or (self.only_trains and isinstance(name, str) and _is_stored.get()):
+            return
+        hint = did_you_mean(str(name), self.all_names, "use one of these")
+        names = ", ".join(map(repr, self.all_names))
+        message = f"{label}={quote(name)} is not one of {names}; {hint}"
+        if self._adapt is None:
+            otherwise = ", or install the package that adds it" if self._plugin_field else ""
+            raise UserError(f"{message}{otherwise}")
+        end = "" if message.endswith("?") else "."
+        raise UnregisteredError(
+            f"{message}{end} A new name must be registered first: "
+            f"t2t_jax.register({self.kind!r}, {quote(name)}) in the config file, in the program, "
+            f"or in a file of {FILES}"
+        )
 
-    def register(self, name: str, entry: Entry) -> None:
-        """Add an entry to the table."""
+    def register(self, name: str, part: object, *, replace: bool = False) -> None:
+        """Add a part to the table; `register` has the rules."""
         title = f"{self.kind} {quote(name)}"
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise UserError(
                 f"{title} cannot be registered; a name has letters, digits, _ and -, and begins "
                 "with a letter"
             )
-        if not callable(entry.function):
-            raise UserError(f"{title} is a {type(entry.function).__name__}; register a function")
-        code = sys._getframe(2).f_code  # the caller of `tables.register_activation` etc.
-        source = _read(code.co_filename) if _in_file.get() else None
-        entry = replace(entry, title=title, source=source)
-        previous = self.setdefault(name, entry)
-        if not previous.title:
+        if name in self.names:
             raise UserError(f"{title} is a built-in name; register yours under another name")
-        if not _is_same(previous, entry):
-            where = f" by {previous.source.path}" if previous.source else ""
-            raise UserError(
-                f"{title} is already registered{where}, and a process cannot replace a registered "
-                "function, which compiled programs use; choose another name, or restart the process"
-            )
+        if isinstance(part, type):
+            check_entry_class(title, part)
+        else:
+            self._adapted(part, title)  # refuses a part of a wrong form
+        new, previous = Registered(title, part, _caller_file()), self.registered_parts.get(name)
+        if previous and not _is_same(previous, new):
+            if not replace:
+                where = f" by {previous.source.path}" if previous.source else ""
+                raise UserError(
+                    f"{title} is already registered{where} with another definition; register it "
+                    "with replace=True, and then make configs and models anew, or choose another "
+                    "name"
+                )
+            forget_programs()
+        if previous and not replace:
+            return
+        self._rows.clear()
+        self.registered_parts[name] = new
+
+    def forget(self) -> None:
+        """Remove all registered parts, for tests."""
+        self.registered_parts.clear()
+        self._rows.clear()
+
+
+REGISTRIES: dict[str, Registry[Any]] = {}
+"""The tables by kind, as `register` names it."""
+
+
+def register(kind: str, name: str = "", *, replace: bool = False) -> Callable[[_Part], _Part]:
+    """Return a decorator that registers a part under a name, which configs may then use.
+
+    The part is a function, or a frozen dataclass whose fields are parameters: `training.schedule`
+    may be "step_decay(factor=0.3)" or `StepDecay(factor=0.3)`. docs/extending.md has the form of
+    each kind. Registering the same definition again has no effect.
+
+    Args:
+      kind: activation, normalization, attention, position, schedule, optimizer, loss, measure,
+        task or family.
+      name: None takes the name of the function or class, in snake case.
+      replace: whether to replace another definition of the name. Compiled programs are dropped;
+        configs, models and translators that exist must be made again.
+
+    Raises:
+      UserError: the kind is unknown, the name is invalid or in use, or the part has another form
+        than the kind needs.
+    """
+    if kind not in REGISTRIES:
+        hint = did_you_mean(str(kind), REGISTRIES, "use one of these")
+        raise UserError(f"kind={quote(kind)} is not one of {', '.join(REGISTRIES)}; {hint}")
+
+    def decorate(part: _Part) -> _Part:
+        own_name = name or _SNAKE.sub("_", getattr(part, "__name__", "")).lower()
+        REGISTRIES[kind].register(own_name, part, replace=replace)
+        return part
+
+    return decorate
 
 
 class UnregisteredError(UserError):
-    """The error for a config that names an unregistered function."""
+    """The error for a config that names an unregistered part."""
 
 
-def _is_same(previous: Entry, entry: Entry) -> bool:
-    """Return whether two entries register the same function, as a repeated notebook cell does."""
-    if previous.source and entry.source:
-        return previous.source == entry.source
-    return (
-        _is_alike(previous.function, entry.function)
-        and _is_alike(previous.parameters, entry.parameters)
-        and previous.is_gated == entry.is_gated
-    )
+def reading_stored_config() -> AbstractContextManager[None]:
+    """Accept unknown names of plugins and registered parts while a stored config is read.
+
+    A run can be used for what does not need these parts, such as translation.
+    """
+    return with_value(_is_stored, True)
 
 
-def _is_alike(function: object, second: object) -> bool:
-    """Return whether two functions are identical or have the same code and module."""
-    if function is second:
-        return True
-    code, second_code = (getattr(f, "__code__", None) for f in (function, second))
-    if code is None or code != second_code or code.co_freevars:
+def is_stored_config() -> bool:
+    """Return whether the config being made is read from a run, a checkpoint or a sweep."""
+    return _is_stored.get()
+
+
+def _parsed(label: str, text: str) -> tuple[str, dict[str, Any]]:
+    """Parse `NAME` or `NAME(field=value, ...)` into the name and the arguments."""
+    name, parenthesis, inner = text.partition("(")
+    if not parenthesis:
+        return name, {}
+    try:
+        call = ast.parse(f"f({inner}", mode="eval").body
+        if not isinstance(call, ast.Call) or call.args or not all(k.arg for k in call.keywords):
+            raise ValueError
+        return name.strip(), {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
+    except (SyntaxError, ValueError):
+        raise UserError(
+            f"{label}: {quote(text)} is not NAME or NAME(field=value, ...) with plain values, as "
+            "in wsd(decay_fraction=0.2)"
+        ) from None
+
+
+def with_parameter(text: str, parameter: str, value: object) -> str:
+    """Set a parameter in the text of a part, such as `wsd` or `wsd(decay_fraction=0.2)`."""
+    name, arguments = _parsed(text, text)
+    changed = {**arguments, parameter: value}
+    return f"{name}({', '.join(f'{key}={x!r}' for key, x in changed.items())})"
+
+
+def _with_arguments(part: Any, title: str, arguments: Mapping[str, object]) -> Any:
+    """Return an object of a dataclass with these arguments, or a part without parameters."""
+    has_parameters = isinstance(part, type) or getattr(part, "has_parameters", False)
+    kind = part if isinstance(part, type) else type(part)
+    if not has_parameters or not is_dataclass(kind):
+        if arguments:
+            raise UserError(f"{title} has no parameters; leave {', '.join(arguments)} out")
+        return part
+    hints = get_type_hints(kind)
+    names = [leaf.name for leaf in fields(kind) if leaf.init]
+    for name in arguments:
+        if name not in names:
+            hint = did_you_mean(name, names, f"it has {', '.join(names) or 'none'}")
+            raise UserError(f"{title} has no parameter {quote(name)}; {hint}")
+    values = {}
+    for name, value in arguments.items():
+        value = tuple(value) if isinstance(value, list) else value
+        check_type(f"{name} of {title}", value, hints[name])
+        values[name] = float(value) if hints[name] is float and isinstance(value, int) else value
+    try:
+        return kind(**values)
+    except Exception as error:
+        raise UserError(f"{title} refuses its parameters: {in_one_line(error)}") from error
+
+
+def _formatted(name: str, part: Any) -> str:
+    values = {leaf.name: getattr(part, leaf.name) for leaf in fields(part) if leaf.init}
+    defaults = {leaf.name: leaf.default for leaf in fields(part)}
+    changed = [f"{key}={x!r}" for key, x in values.items() if x != defaults[key]]
+    return f"{name}({', '.join(changed)})" if changed else name
+
+
+def check_entry_class(title: str, kind: type) -> None:
+    """Refuse a class that is not a frozen dataclass of plain values."""
+    parameters = getattr(kind, "__dataclass_params__", None)
+    if parameters is None or not parameters.frozen:
+        raise UserError(
+            f"{title} is a class that is not a frozen dataclass; write @dataclass(frozen=True) "
+            "above the class"
+        )
+    for leaf in fields(kind):
+        hint = get_type_hints(kind)[leaf.name]
+        if leaf.init and not is_plain(hint):
+            raise UserError(
+                f"{title} has a parameter {leaf.name}: {leaf.type}, which a config cannot store; "
+                "use bool, int, float, str, Literal, a tuple of one of them, or None"
+            )
+
+
+def positional_arguments(part: object) -> int | None:
+    """Return how many positional arguments a function requires; None if it cannot be called."""
+    try:
+        parameters = signature(part).parameters.values()  # type: ignore[arg-type]
+    except (TypeError, ValueError):  # not callable, or built-in code without a signature
+        return None
+    kinds = InspectParameter.POSITIONAL_ONLY, InspectParameter.POSITIONAL_OR_KEYWORD
+    return sum(x.kind in kinds and x.default is x.empty for x in parameters)
+
+
+def _caller_file() -> RegisteringFile | None:
+    """Return the file that calls `register`; None outside of config files and `FILES`."""
+    frame = sys._getframe(1)
+    while frame.f_back and frame.f_globals.get("__name__", "").startswith(__package__):
+        frame = frame.f_back
+    return _read(frame.f_code.co_filename) if _in_file.get() else None
+
+
+def forget_programs() -> None:
+    """Drop compiled programs and cached results, which may contain a replaced part."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith(f"{__package__.partition('.')[0]}."):
+            for value in list(vars(module).values()):
+                if callable(clear := getattr(value, "cache_clear", None)):
+                    clear()
+    if "jax" in sys.modules:
+        sys.modules["jax"].clear_caches()
+
+
+def _is_same(previous: Registered, new: Registered) -> bool:
+    """Return whether two parts have the same definition, as when a notebook cell runs again."""
+    if previous.source and new.source:
+        return previous.source == new.source
+    try:
+        return previous.part is new.part or bool(definition(previous.part) == definition(new.part))
+    except ValueError:  # of arrays, whose comparison has no truth value
         return False
-    (globals_, defaults), pair = map(attrgetter("__globals__", "__defaults__"), (function, second))
-    return globals_ is pair[0] and defaults == pair[1]
 
 
 def _read(path: str) -> RegisteringFile | None:
@@ -273,41 +484,3 @@ def _read(path: str) -> RegisteringFile | None:
 def registering() -> AbstractContextManager[None]:
     """Record the source file of every function that code within the context registers."""
     return with_value(_in_file, True)
-
-
-_UNUSED = ("kind", "type_comment")
-
-
-def syntax(text: str) -> str:
-    """Return the syntax tree of Python code as text, equal in every Python version.
-
-    The tree omits comments, positions, docstrings and other string statements.
-
-    Raises:
-      SyntaxError: the text is not Python code.
-      ValueError: the text has a NUL character or is nested too deeply.
-    """
-    try:
-        return _dump(ast.parse(text))
-    except (RecursionError, MemoryError) as error:
-        raise ValueError("it is nested too deeply") from error
-
-
-def _dump(node: object) -> str:
-    if isinstance(node, list):
-        return f"[{','.join(_dump(child) for child in node if not _is_docstring(child))}]"
-    if not isinstance(node, ast.AST):
-        return repr(node)
-    if isinstance(node, ast.JoinedStr):  # Python 3.12.1 adds empty strings
-        node.values = [part for part in node.values if getattr(part, "value", None) != ""]
-    # Later versions of Python add fields, which are empty for older syntax.
-    fields = [
-        f"{name}={_dump(value)}"
-        for name, value in ast.iter_fields(node)
-        if name not in _UNUSED and value is not None and value != []
-    ]
-    return f"{type(node).__name__}({','.join(fields)})"
-
-
-def _is_docstring(node: object) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(getattr(node.value, "value", None), str)

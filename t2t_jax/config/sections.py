@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from t2t_jax.config.checks import FITS, MAY_CHANGE, NOT_EXPORTED, POSITIVE, Section, require, within
-from t2t_jax.config.tables import TaskName
+from t2t_jax.config.tables import MeasureName, TaskName
 from t2t_jax.config.tasks import TASKS, TaskFacts, task_name
 
 Quantize: TypeAlias = Literal["none", "int8"]
@@ -176,9 +176,10 @@ class EvaluationConfig(Section):
     """Number of translations to print at each evaluation."""
     beam_size: int = field(default=1, metadata=MAY_CHANGE | within(1, _WIDEST_BEAM))
     """Beam size of evaluations during training; 1 is greedy search, which is fast."""
-    metric: Literal["bleu", "chrf"] | None = field(default=None, metadata=MAY_CHANGE)
+    metric: MeasureName | None = field(default=None, metadata=MAY_CHANGE)
     """Translation metric for the best checkpoint, early stopping and an additional sweep column:
-    the mean of the sentence BLEU or chrF scores. None uses corpus BLEU."""
+    the mean of the sentence BLEU or chrF scores, or of a registered measure. None uses corpus
+    BLEU."""
 
 
 @dataclass(frozen=True)

@@ -16,16 +16,43 @@ A run stores the name and a copy of the registering file, but loading the run ne
 copy. Before loading, a config file or a file in T2T_JAX_REGISTER must register the name.
 """
 
-import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from t2t_jax.config.registry import FILES, Entry, Function, Learned, Parameter, Rows, Table, nothing
+from t2t_jax.config.field_types import require
+from t2t_jax.config.registry import (
+    Entry,
+    Function,
+    Learned,
+    Parameter,
+    Registry,
+    nothing,
+    positional_arguments,
+    register,
+)
+from t2t_jax.config.schedules import SCHEDULES
 from t2t_jax.config.tasks import TASKS
 
-ACTIVATIONS = Table(
+
+def _own_entry(part: Any, title: str) -> Entry:
+    entry = part
+    if not isinstance(part, Entry):
+        is_gated = bool(getattr(part, "is_gated", False))
+        entry = Entry(part, getattr(part, "parameters", nothing), is_gated)
+    require(
+        callable(entry.function),
+        f"{title} is a {type(entry.function).__name__}; register a function of arrays, or a frozen "
+        "dataclass with the method __call__ and, if needed, parameters(width) and is_gated",
+    )
+    return replace(entry, title=title)
+
+
+ACTIVATIONS = Registry(
     "activation",
+    "activations",
+    Entry,
+    _own_entry,
     relu=Entry("jax.nn:relu"),
     gelu=Entry("t2t_jax.functional.feed_forward:gelu"),
     gelu_tanh=Entry("t2t_jax.functional.feed_forward:gelu_tanh"),
@@ -39,8 +66,11 @@ ACTIVATIONS = Table(
 """The activations, by the value of `model.feed_forward`; `functional.feed_forward` has their
 formulas."""
 
-NORMALIZATIONS = Table(
+NORMALIZATIONS = Registry(
     "normalization",
+    "normalizations",
+    Entry,
+    _own_entry,
     layer=Entry(
         "t2t_jax.functional.normalization:layer_norm",
         lambda width: {"scale": Parameter((width,), 1.0), "bias": Parameter((width,))},
@@ -52,8 +82,11 @@ NORMALIZATIONS = Table(
 )
 """The normalizations, by the value of `model.norm`."""
 
-SCORE_FUNCTIONS = Table(
-    "score function",
+SCORE_FUNCTIONS = Registry(
+    "attention",
+    "attentions",
+    Entry,
+    _own_entry,
     scaled_dot_product=Entry(None),
     dot_product=Entry(None),
     additive=Entry(
@@ -64,7 +97,7 @@ SCORE_FUNCTIONS = Table(
 """The attention score functions, by the value of `model.attention_kind`. Each head has separate
 parameters."""
 
-TABLES: Mapping[str, Table] = {
+TABLES: Mapping[str, Registry[Entry]] = {
     "feed_forward": ACTIVATIONS,
     "norm": NORMALIZATIONS,
     "attention_kind": SCORE_FUNCTIONS,
@@ -80,16 +113,16 @@ RELATIVE_BUCKETS = 32
 class PositionFacts:
     """The properties of a position scheme."""
 
-    sinusoids: str | None = None
-    """The import path of a function of the number of positions t and the even width d_model, which
+    sinusoids: Callable[..., Any] | str | None = None
+    """A function, or its import path, of the number of positions t and the width d_model, which
     returns fixed vectors `[t, d_model]` to add to embeddings."""
     has_table: bool = False
     """Whether a learned table of `model.num_positions` vectors is added to embeddings."""
     turns: bool = False
     """Whether pairs of query and key values are rotated, by the fields `model.rotary_*`."""
-    bias: str | None = None
-    """The import path of a function of distances `[q, k]`, `num_heads`, `causal` and the parameters
-    by name, which returns the bias `[h, q, k]` of self-attention scores."""
+    bias: Callable[..., Any] | str | None = None
+    """A function, or its import path, of distances `[q, k]`, `num_heads`, `causal` and the
+    parameters by name, which returns the bias `[h, q, k]` of self-attention scores."""
     parameters: Callable[["ModelConfig"], Mapping[str, Parameter]] = nothing
     """A function from the `ModelConfig` to the parameters of each stack by name. The last axis is
     d_model, or the number of heads for a bias."""
@@ -99,7 +132,25 @@ def _table(size: int, width: int, model: "ModelConfig") -> Mapping[str, Paramete
     return {"embedding": Parameter((size, width), deviation=model.scaling_width**-0.5)}
 
 
-POSITIONS = Rows(
+def _own_positions(part: Any, title: str) -> PositionFacts:
+    vectors, bias = getattr(part, "vectors", None), getattr(part, "bias", None)
+    if vectors is None and bias is None and positional_arguments(part) == 2:
+        vectors = part
+    require(
+        (vectors is None) != (bias is None),
+        f"{title} is not a position scheme; give a function of the number of positions and "
+        "d_model that returns vectors [positions, d_model], or a frozen dataclass with that method "
+        "vectors, or with the method bias(distances, num_heads, causal, **learned) that returns "
+        "[heads, q, k], and optionally parameters(model)",
+    )
+    return PositionFacts(vectors, bias=bias, parameters=getattr(part, "parameters", nothing))
+
+
+POSITIONS = Registry(
+    "position",
+    "positions",
+    PositionFacts,
+    _own_positions,
     sinusoidal=PositionFacts("t2t_jax.functional.position:sinusoidal_positions"),
     sinusoidal_t2t=PositionFacts("t2t_jax.functional.position:tensor2tensor_sinusoids"),
     learned=PositionFacts(
@@ -115,7 +166,8 @@ POSITIONS = Rows(
 )
 """The position schemes, by the value of `model.position`."""
 
-ROTARY_SCALINGS = Rows(
+ROTARY_SCALINGS = Registry(
+    "",
     linear="t2t_jax.functional.position:linear_scaling",
     ntk="t2t_jax.functional.position:ntk_scaling",
 )
@@ -127,9 +179,9 @@ ROTARY_SCALINGS = Rows(
 class OptimizerFacts:
     """The properties of an optimizer."""
 
-    make: str
-    """The import path of the function that makes the `training.optimizer.Optimizer` from the config
-    section `training` and the declared parameters."""
+    make: Callable[..., Any] | str
+    """A function, or its import path, of the config section `training` and the declared parameters.
+    It returns a `training.optimizer.Optimizer` or a transformation of Optax."""
     decays: bool = True
     """Whether the optimizer supports `training.weight_decay`."""
     least_beta2: float = 0.0
@@ -140,7 +192,24 @@ class OptimizerFacts:
     the width. None means that the optimizer does not support these parametrisations."""
 
 
-OPTIMIZERS = Rows(
+def _own_optimizer(part: Any, title: str) -> OptimizerFacts:
+    if callable(getattr(part, "init", None)) and callable(getattr(part, "update", None)):
+        return OptimizerFacts(lambda training, declared: part)
+    require(
+        positional_arguments(part) == 1,
+        f"{title} is not an optimizer; give a transformation of Optax, or a function of the config "
+        "section training that returns one, or a frozen dataclass with the method "
+        "__call__(training)",
+    )
+    return OptimizerFacts(lambda training, declared: part(training))
+
+
+OPTIMIZERS = Registry(
+    "optimizer",
+    "optimizers",
+    OptimizerFacts,
+    _own_optimizer,
+    True,
     adam=OptimizerFacts("t2t_jax.training.optimizer:adam", decays=False, width_exponent=-1),
     # Weight decay works the same in all optimizers.
     adamw=OptimizerFacts("t2t_jax.training.optimizer:adam", width_exponent=-1),
@@ -151,41 +220,86 @@ OPTIMIZERS = Rows(
 )
 """The optimizers, by the value of `training.optimizer`."""
 
+
+@dataclass(frozen=True)
+class LossFacts:
+    """A loss of training."""
+
+    function: Callable[..., Any] | None = None
+    """`loss(apply, batch, key)`, which returns a sum and its weight; None is the loss of the paper,
+    which fast kernels compute (section 5.4)."""
+
+
+def _own_loss(part: Any, title: str) -> LossFacts:
+    require(
+        positional_arguments(part) == 3,
+        f"{title} is not a loss; give a function loss(apply, batch, key) that returns a sum and "
+        "its weight, or a frozen dataclass with the method __call__(apply, batch, key)",
+    )
+    return LossFacts(part)
+
+
+LOSSES = Registry("loss", "losses", LossFacts, _own_loss, True, cross_entropy=LossFacts())
+"""The losses, by the value of `training.loss`."""
+
+
+@dataclass(frozen=True)
+class MeasureFacts:
+    """A measure of translations, whose mean over sentences selects the best checkpoint."""
+
+    function: Callable[..., Any] | str
+    """A function, or its import path, of hypotheses and references that returns one score for each
+    sentence; higher is better."""
+
+
+def _own_measure(part: Any, title: str) -> MeasureFacts:
+    require(
+        positional_arguments(part) == 2,
+        f"{title} is not a measure; give a function of the hypotheses and the references that "
+        "returns one score for each sentence, or a frozen dataclass with the method "
+        "__call__(hypotheses, references)",
+    )
+    return MeasureFacts(part)
+
+
+MEASURES = Registry(
+    "measure",
+    "measures",
+    MeasureFacts,
+    _own_measure,
+    True,
+    bleu=MeasureFacts("t2t_jax.tasks.measures.bleu:sentence_bleu"),
+    chrf=MeasureFacts("t2t_jax.tasks.measures.bleu:sentence_chrf"),
+)
+"""The measures, by the value of `evaluation.metric`."""
+
 # Fields that name a row are strings for type checkers, and literals for flags.
 if TYPE_CHECKING:
-    from t2t_jax.config.config import Config
     from t2t_jax.config.model import ModelConfig
 
     OptimizerName: TypeAlias = str
     PositionName: TypeAlias = str
+    ScheduleName: TypeAlias = str
+    LossName: TypeAlias = str
+    MeasureName: TypeAlias = str
     ScalingName: TypeAlias = str
     TaskName: TypeAlias = str
 else:
     OptimizerName, PositionName = OPTIMIZERS.choice, POSITIONS.choice
+    ScheduleName, LossName, MeasureName = SCHEDULES.choice, LOSSES.choice, MEASURES.choice
     ScalingName, TaskName = ROTARY_SCALINGS.choice, TASKS.choice
 
-NAMED: Mapping[str, Rows[Any]] = {
+NAMED: Mapping[str, Registry[Any]] = {
     **{f"model.{field}": table for field, table in TABLES.items()},
     "model.position": POSITIONS,
     "model.rotary_scaling": ROTARY_SCALINGS,
     "training.optimizer": OPTIMIZERS,
+    "training.schedule": SCHEDULES,
+    "training.loss": LOSSES,
+    "evaluation.metric": MEASURES,
     "data.task": TASKS,
 }
 """The tables by the dotted path of the config field that names a row."""
-
-
-def named_entries(config: "Config") -> dict[str, Entry]:
-    """Return the registered functions that a config uses, by field name."""
-    entries = {field: table[getattr(config.model, field)] for field, table in TABLES.items()}
-    return {field: entry for field, entry in entries.items() if entry.title}
-
-
-def environment_of(config: "Config") -> dict[str, str]:
-    """Return the environment variables that another process needs for the same config."""
-    sources = (entry.source for entry in named_entries(config).values())
-    paths = dict.fromkeys(source.path for source in sources if source)
-    files = filter(None, [os.environ.get(FILES), *paths])
-    return {FILES: os.pathsep.join(files)} if paths else {}
 
 
 def register_activation(name: str, function: Function, *, is_gated: bool = False) -> None:
@@ -201,7 +315,7 @@ def register_activation(name: str, function: Function, *, is_gated: bool = False
     Raises:
       UserError: the name is invalid or in use, or `function` is not callable.
     """
-    ACTIVATIONS.register(name, Entry(function, is_gated=is_gated))
+    register("activation", name)(Entry(function, is_gated=is_gated))
 
 
 def register_normalization(name: str, function: Function, parameters: Learned = nothing) -> None:
@@ -217,7 +331,7 @@ def register_normalization(name: str, function: Function, parameters: Learned = 
     Raises:
       UserError: the name is invalid or in use, or `function` is not callable.
     """
-    NORMALIZATIONS.register(name, Entry(function, parameters))
+    register("normalization", name)(Entry(function, parameters))
 
 
 def register_score_function(name: str, function: Function, parameters: Learned = nothing) -> None:
@@ -237,4 +351,4 @@ def register_score_function(name: str, function: Function, parameters: Learned =
     Raises:
       UserError: the name is invalid or in use, or `function` is not callable.
     """
-    SCORE_FUNCTIONS.register(name, Entry(function, parameters))
+    register("attention", name)(Entry(function, parameters))

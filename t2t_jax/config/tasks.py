@@ -6,7 +6,7 @@ flags, documents, corpus readers and commands read the row.
 
 from dataclasses import dataclass
 
-from t2t_jax.config.registry import Rows
+from t2t_jax.config.registry import Registry
 
 _FROM_SCHEME = "auto"
 
@@ -39,7 +39,7 @@ class TaskFacts:
     with the task's name."""
 
 
-class _Tasks(Rows[TaskFacts]):
+class _Tasks(Registry[TaskFacts]):
     @property
     def names(self) -> tuple[str, ...]:
         """Return the built-in values of `data.task`: "auto", and tasks that it never chooses."""
@@ -62,6 +62,7 @@ def _predicting_labels(network: str, corpora: str, hub_task: str, task: str) -> 
 
 
 TASKS = _Tasks(
+    "task",
     "tasks",
     translation=TaskFacts(
         ("encoder_decoder", "decoder_only"),

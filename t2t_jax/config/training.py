@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from t2t_jax.config.checks import FITS, MAY_CHANGE, POSITIVE, Section, left_open, require, within
-from t2t_jax.config.tables import OPTIMIZERS, OptimizerName
+from t2t_jax.config.schedules import SCHEDULES
+from t2t_jax.config.tables import OPTIMIZERS, LossName, OptimizerName, ScheduleName
 
-_SCHEDULES_WITH_AN_END = ("cosine", "linear", "wsd")
 # With a beta of 1 or an epsilon of 0, an update would be 0 / 0.
 _BETA, _EPSILON = within(0, 0.999999), FITS | within(1e-30)
 _SEED = within(0, 2**31 - 1)
@@ -22,10 +22,10 @@ class TrainingConfig(Section):
 
     num_train_steps: int = field(default=100_000, metadata=MAY_CHANGE | FITS | within(1))
     """Number of training steps (base: 100,000; big: 300,000)."""
-    schedule: Literal["inverse_sqrt", "cosine", "linear", "constant", "wsd"] = "inverse_sqrt"
+    schedule: ScheduleName = "inverse_sqrt"
     """Learning rate schedule after the warmup: inverse square root of the step (equation 3),
-    cosine, linear, constant, or warmup-stable-decay (wsd), which is constant and falls linearly at
-    the end."""
+    cosine, linear, constant, or warmup-stable-decay (wsd), which is constant and falls linearly in
+    the last steps, as in wsd(decay_fraction=0.2)."""
     warmup_steps: int = field(default=4000, metadata=FITS | within(1))
     """Number of linear warmup steps (equation 3), after which the learning rate is at its peak."""
     learning_rate_factor: float = field(default=1.0, metadata=FITS | within(0))
@@ -35,8 +35,9 @@ class TrainingConfig(Section):
     schedule_steps: int | None = field(default=None, metadata=left_open(None) | FITS | POSITIVE)
     """Step at which the schedules cosine, linear and wsd reach 0. None uses num_train_steps; a run
     that is resumed with more steps keeps the original value."""
-    decay_fraction: float = field(default=0.1, metadata=within(1e-6, 1))
-    """Last fraction of schedule_steps in which wsd decays to 0."""
+    loss: LossName = "cross_entropy"
+    """Loss of training: the label-smoothed cross-entropy of the paper (section 5.4). A config file
+    can register other losses (t2t_jax.register)."""
     optimizer: OptimizerName = "adam"
     """Optimizer; the paper uses Adam."""
     weight_decay: float = field(default=0.0, metadata=FITS | within(0))
@@ -110,13 +111,15 @@ class TrainingConfig(Section):
             f"training.learning_rate_factor={self.learning_rate_factor} has no effect with "
             f"peak_learning_rate={self.peak_learning_rate}; leave one of them out",
         )
-        end = self.schedule_end
+        schedule, end = SCHEDULES.find(self.schedule), self.schedule_end
+        if schedule is None:  # a stored run; training refuses the name
+            return
         if end is None:
             require(
                 self.schedule_steps is None,
                 f"training.schedule_steps={self.schedule_steps} has no effect on schedule="
-                f"{self.schedule!r}, which has no end; leave it out, or use 'cosine', 'linear' or "
-                "'wsd'",
+                f"{self.schedule!r}, which has no end; leave it out, or use "
+                f"{' or '.join(repr(name) for name, x in SCHEDULES.items() if x.has_end)}",
             )
             return
         end_field = "num_train_steps" if self.schedule_steps is None else "schedule_steps"
@@ -125,14 +128,12 @@ class TrainingConfig(Section):
             f"training.{end_field}={end} ends schedule={self.schedule!r} within the warmup, as "
             f"warmup_steps={self.warmup_steps}; raise {end_field} or lower warmup_steps",
         )
-        require(
-            self.schedule != "wsd" or (1 - self.decay_fraction) * end >= self.warmup_steps,
-            f"training.decay_fraction={self.decay_fraction} of {end_field}={end} begins before the "
-            f"end of warmup_steps={self.warmup_steps}; lower decay_fraction or warmup_steps",
-        )
+        schedule.check(self)
 
     def _check_optimizer(self) -> None:
-        facts = OPTIMIZERS[self.optimizer]
+        facts = OPTIMIZERS.find(self.optimizer)
+        if facts is None:  # a stored run; training refuses the name
+            return
         require(
             self.weight_decay == 0 or facts.decays,
             f"training.weight_decay={self.weight_decay} has no effect with optimizer="
@@ -152,6 +153,7 @@ class TrainingConfig(Section):
     @property
     def schedule_end(self) -> int | None:
         """Return the step at which the learning rate becomes 0; None for a schedule without end."""
-        if self.schedule not in _SCHEDULES_WITH_AN_END:
+        schedule = SCHEDULES.find(self.schedule)
+        if schedule is None or not schedule.has_end:
             return None
         return self.num_train_steps if self.schedule_steps is None else self.schedule_steps

@@ -12,12 +12,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from t2t_jax.config import ModelConfig
-from t2t_jax.config.registry import load_named
 from t2t_jax.config.tables import ROTARY_SCALINGS
 from t2t_jax.functional.position import rotary_frequencies
 from t2t_jax.kernels.int8 import Int8Matrix
 from t2t_jax.modules.parameters import initializer, matrix, parameter
 from t2t_jax.parallel.axes import constrain
+from t2t_jax.plugins import load_named
 
 _loaded = cache(load_named)
 

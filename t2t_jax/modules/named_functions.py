@@ -17,7 +17,7 @@ from jaxtyping import Array, DTypeLike, Float, PyTree
 
 from t2t_jax.config import Config, ModelConfig
 from t2t_jax.config.registry import Entry
-from t2t_jax.config.tables import named_entries
+from t2t_jax.config.tables import TABLES
 from t2t_jax.errors import UserError, in_one_line
 from t2t_jax.functional.feed_forward import Activation
 from t2t_jax.kernels.reference import Score
@@ -111,7 +111,10 @@ def function_problems(config: Config, *, executes: bool = True) -> Iterator[str]
     Args:
       executes: whether to execute the functions; False only traces and differentiates them.
     """
-    for name, entry in named_entries(config).items():
+    rows = {name: table[getattr(config.model, name)] for name, table in TABLES.items()}
+    for name, entry in rows.items():
+        if not entry.title:
+            continue
         has_heads = name == "norm" and config.model.query_key_norm
         for use in (name, "query_key_norm") if has_heads else (name,):
             if problem := _problem(entry, _AXES[use], _RULES[name], config.model, executes):

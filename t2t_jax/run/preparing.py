@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 
 import t2t_jax.workdir as run_files
 from t2t_jax.config import Config
-from t2t_jax.config.tables import named_entries
+from t2t_jax.config.registered import check_registered_parts, registered_parts
 from t2t_jax.data.batching import Batches, describe_corpus
 from t2t_jax.data.corpus import Corpus, open_corpus
 from t2t_jax.data.mixing import mixed_parts
@@ -113,6 +113,7 @@ def make_plan(config: Config, workdir: Path) -> Plan:
         `train` is not installed.
     """
     check_installed("train", "training", *OF_TRAINING)
+    check_registered_parts(config)
     if jax.process_count() > 1 and str(workdir).startswith("s3:"):
         raise UserError(
             f"{workdir} is in S3, which supports only runs of one process; name a directory that "
@@ -296,13 +297,13 @@ def _check_dev(config: Config, corpus: Corpus, vocabulary: Vocabulary) -> None:
 
 def shared_facts(plan: Plan) -> dict[str, str]:
     """Return the config and the hashes of files, which all processes must share, by description."""
-    entries = named_entries(plan.config).values()
+    parts = registered_parts(plan.config).values()
     # These fields may differ by host.
     host_placeholders = {"data.corpus": "", "data.cache_dir": "", "data.prefetch": 1}
     return {
         "the config": plan.config.replace(host_placeholders).to_json(),
         **{f"the {name}": digest for name, digest in plan.fingerprints.items()},
-        **{f"the file of {entry.title}": str(entry.source) for entry in entries},
+        **{f"the file of {part.title}": str(part.source) for part in parts},
     }
 
 

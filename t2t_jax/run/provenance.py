@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import NotRequired, TypedDict
 
 from t2t_jax.config import Config
+from t2t_jax.config.definitions import syntax
 from t2t_jax.config.families import FAMILIES
-from t2t_jax.config.registry import Entry, syntax
-from t2t_jax.config.tables import named_entries
+from t2t_jax.config.registered import registered_parts
+from t2t_jax.config.registry import Registered
 from t2t_jax.data.corpus_name import added_schemes, components_of
 from t2t_jax.errors import warn
 from t2t_jax.parallel.jax_settings import result_settings
@@ -196,7 +197,7 @@ def _hash_of_file(file: Path) -> str:
 
 def _files_of_config(config: Config) -> dict[str, str]:
     """Return the hashes of registered functions and plugins that a config names."""
-    hashes = {entry.title: _hash_of_entry(entry) for entry in named_entries(config).values()}
+    hashes = {part.title: _hash_of_part(part) for part in registered_parts(config).values()}
     for module in _modules_of(config):
         package, *parts = module.split(".")
         if package != _PACKAGE.name:
@@ -226,10 +227,11 @@ def _hashes_of_package(name: str) -> dict[str, str]:
     return _hashes(origin.parents[bool(module_spec.submodule_search_locations)], [folder])
 
 
-def _hash_of_entry(entry: Entry) -> str:
-    """Return a hash of the file or notebook function that registered a name; "unknown" if lost."""
+def _hash_of_part(registered: Registered) -> str:
+    """Return a hash of the file or notebook part that registered a name; "unknown" if lost."""
+    part = getattr(registered.part, "function", registered.part)  # an `Entry` has a function
     try:
-        text = entry.source.text if entry.source else inspect.getsource(entry.load())
+        text = registered.source.text if registered.source else inspect.getsource(part)
         return _hash(syntax(textwrap.dedent(text)))
     except (OSError, TypeError, SyntaxError, ValueError):  # a builtin, or interactive code
         return "unknown"

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from t2t_jax.config import walk
 from t2t_jax.config.cost import num_parameters
 from t2t_jax.config.file import Grid, describe_difference
+from t2t_jax.config.schedules import SCHEDULES
 from t2t_jax.errors import UserError, warn
 from t2t_jax.run.history import History, scalars
 from t2t_jax.run.job import BETWEEN, Goodput, read_goodput
@@ -330,8 +331,8 @@ def rung_table(state: GridState) -> tuple[GridTable | None, set[str]]:
             "Those above, which came to the end, were chosen by scores of the same seeds. So a "
             "perplexity that is lower than the base's is partly luck: confirm it with other seeds."
         )
-    if any(config.training.schedule == "wsd" for config in grid.variants.values()):
-        notes.append("With the schedule wsd, this is before the decay of the learning rate.")
+    schedules = (SCHEDULES[config.training.schedule] for config in grid.variants.values())
+    notes += filter(None, dict.fromkeys(schedule.note_before_end for schedule in schedules))
     heads = ["variant", "differs in", "seeds", "steps", "perplexity", "Δ ± s.e."]
     return GridTable(caption, [*heads, "against the noise"], rows, notes), ended
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from t2t_jax.config import Config, differences, format_differences
 from t2t_jax.config.file import Grid
+from t2t_jax.config.schedules import SCHEDULES
 from t2t_jax.errors import UserError
 from t2t_jax.sweep.cell import Cell, Scores, mean_of, score_at
 from t2t_jax.sweep.comparison import OF_SUBWORDS
@@ -89,7 +90,7 @@ def check_can_be_halved(grid: Grid) -> None:
     base_config = grid.variants[grid.base]
     for name, config in grid.variants.items():
         training = config.training
-        if training.schedule in ("cosine", "linear"):
+        if not SCHEDULES[training.schedule].predicts_early:
             raise UserError(
                 f"{name} has training.schedule={training.schedule!r}, whose score at a rung "
                 "does not predict the final score; use 'wsd' or 'inverse_sqrt' with --halving"

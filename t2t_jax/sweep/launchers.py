@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from t2t_jax.config import Config
-from t2t_jax.config.tables import environment_of
+from t2t_jax.config.registered import environment_of
 from t2t_jax.errors import UserError, in_one_line, needs_extra, warn
 from t2t_jax.sweep.cell import Cell, train_and_score
 from t2t_jax.system.atomic_file import write_whole

@@ -44,19 +44,26 @@ class Optimizer(NamedTuple):
         returns the state to continue with: the old one after non-finite gradients. If the
         directions depend only on the result of `keep`, the new state can overwrite the old one in
         memory (`training.step`).
+      has_rate: whether the directions include the learning rate.
     """
 
     init: Callable[[Parameters], OptState]
     update: Callable[[Parameters, OptState, Parameters, Keep], Updated]
+    has_rate: bool = False
 
 
-def from_optax(transformation: optax.GradientTransformation) -> Optimizer:
+def from_optax(
+    transformation: optax.GradientTransformation, declared: Parameters | None = None
+) -> Optimizer:
     """Make an optimizer from a gradient transformation of Optax.
 
     Args:
-      transformation: one without a learning rate, such as `optax.scale_by_lion()`. Complete Optax
-        optimizers return negative updates: pass `optax.chain(optax.sgd(1.0), optax.scale(-1))`.
+      transformation: one without a learning rate, such as `optax.scale_by_lion()`, or with
+        `declared` also a complete optimizer, such as `optax.sgd(0.1)`, whose updates have the
+        opposite sign.
+      declared: the boxed parameters of the model, to find the sign of the updates.
     """
+    has_rate = declared is not None and _descends(transformation, declared)
 
     def init(params: Parameters) -> OptState:
         leaves, _ = jax.tree.flatten_with_path(params, lambda x: isinstance(x, meta.AxisMetadata))
@@ -72,9 +79,26 @@ def from_optax(transformation: optax.GradientTransformation) -> Optimizer:
 
     def update(gradients: Parameters, state: OptState, params: Parameters, keep: Keep) -> Updated:
         directions, new_state = transformation.update(gradients, state, params)
+        if has_rate:
+            directions = jax.tree.map(jnp.negative, directions)
         return directions, keep(new_state, state)
 
-    return Optimizer(init, update)
+    return Optimizer(init, update, has_rate)
+
+
+_PROBES = 3  # a warmup from 0 makes the first update 0
+
+
+def _descends(transformation: optax.GradientTransformation, declared: Parameters) -> bool:
+    """Return whether updates have the opposite sign of gradients, as those of `optax.sgd` have."""
+    # The same tree with one number for each array; evaluated now, although training traces this.
+    with jax.ensure_compile_time_eval():
+        ones = jax.tree.map(lambda x: jnp.ones((1,) * x.ndim), nn.unbox(declared))
+        state, total = transformation.init(ones), 0.0
+        for _ in range(_PROBES):
+            updates, state = transformation.update(ones, state, ones)
+            total += sum(float(x.sum()) for x in jax.tree.leaves(updates))
+    return total <= 0
 
 
 def bias_corrected(moments: PyTree, decay: float, num_updates: Int[Array, ""]) -> PyTree:

@@ -14,7 +14,6 @@ from jaxtyping import Array, Float, Int
 from optax import OptState
 
 from t2t_jax.config import Config, ModelConfig, TrainingConfig
-from t2t_jax.config.registry import load_named
 from t2t_jax.config.tables import OPTIMIZERS
 from t2t_jax.errors import UserError, quote
 from t2t_jax.modules.parameters import (
@@ -24,6 +23,7 @@ from t2t_jax.modules.parameters import (
     is_stacked,
     map_boxes,
 )
+from t2t_jax.plugins import load_named
 from t2t_jax.training import optimizer as optimizers
 from t2t_jax.training.optimizer import Keep, Optimizer, Updated
 
@@ -47,13 +47,30 @@ def make_optimizer(config: Config, declared: Parameters) -> Optimizer:
 def _optimizer(config: Config, declared: Parameters) -> Optimizer:
     training = config.training
     facts = OPTIMIZERS[training.optimizer]
-    optimizer: Optimizer = load_named(facts.make)(training, declared)
+    optimizer = load_named(facts.make)(training, declared)
+    if not isinstance(optimizer, Optimizer):
+        optimizer = optimizers.from_optax(optimizer, declared)
+    if optimizer.has_rate:
+        _check_has_no_schedule(training)
     if config.model.parametrisation != "standard":
         optimizer = _parametrised(optimizer, config.model, facts.width_exponent, declared)
     if not training.weight_decay:
         return optimizer
     decayed = map_boxes(is_matrix_of_layers, declared)
     return optimizers.with_weight_decay(optimizer, training.weight_decay, decayed)
+
+
+def _check_has_no_schedule(training: TrainingConfig) -> None:
+    """Refuse fields about the learning rate for an optimizer that has its own."""
+    default = TrainingConfig()
+    names = ("schedule", "learning_rate_factor", "peak_learning_rate", "weight_decay")
+    changed = [name for name in names if getattr(training, name) != getattr(default, name)]
+    if changed:
+        raise UserError(
+            f"training.{changed[0]}={quote(getattr(training, changed[0]))} is not for optimizer "
+            f"{quote(training.optimizer)}, whose updates have their own learning rate; leave it "
+            "out, or give a transformation without a rate, such as optax.scale_by_adam()"
+        )
 
 
 def _parametrised(
@@ -151,4 +168,4 @@ def without_frozen(optimizer: Optimizer, frozen: Parameters) -> Optimizer:
         zero_directions = jax.tree.map(jnp.zeros_like, fixed)
         return optimizers.join_parameters(zero_directions, directions), state
 
-    return Optimizer(init, update)
+    return optimizer._replace(init=init, update=update)

@@ -1,11 +1,14 @@
 """Learning-rate schedules: equation 3 (section 5.3), and others with the same warmup."""
 
-from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from t2t_jax.config import TrainingConfig
+from t2t_jax.config.schedules import SCHEDULES, InverseSqrt, Schedule, Wsd
+from t2t_jax.plugins import load_named
 
 _Number = Float[Array, ""]
 
@@ -34,40 +37,47 @@ def scheduled_rate(config: TrainingConfig, d_model: int, step: int | Int[Array, 
       d_model: the width of the model, from which equation 3 computes the default peak.
       step: the step number n, from 1.
     """
+    schedule = SCHEDULES[config.schedule]
+    if schedule.rate is not None:
+        return jnp.asarray(schedule.rate(step), jnp.float32)
     warmup, peak = config.warmup_steps, config.peak_learning_rate
     if peak is None:
-        if config.schedule == "inverse_sqrt":
+        if isinstance(schedule, InverseSqrt):  # the exact form of equation 3
             return learning_rate(step, d_model, warmup, config.learning_rate_factor)
         peak = config.learning_rate_factor * (d_model * warmup) ** -0.5
     n = jnp.asarray(step, jnp.float32)
-    return peak * jnp.minimum(n / warmup, _DECAYS[config.schedule](config, n))
+    decay: Any = schedule.decay
+    if isinstance(schedule.decay, str):
+        decay = partial(load_named(schedule.decay), schedule)
+    return peak * jnp.minimum(n / warmup, decay(n, warmup, config.schedule_end))
 
 
-def _linear(config: TrainingConfig, n: _Number) -> _Number:
-    return _remaining(config, n, _end(config) - config.warmup_steps)
+def inverse_sqrt(schedule: Schedule, n: _Number, warmup_steps: int, end: int | None) -> _Number:
+    """Return (warmup_steps / n)^0.5, which is above 1 before the peak."""
+    return (warmup_steps / n) ** 0.5
 
 
-def _remaining(config: TrainingConfig, n: _Number, length: float) -> _Number:
-    """Return which fraction of the last `length` steps remains after step n.
-
-    Return 1 before these steps.
-    """
-    return jnp.clip((_end(config) - n) / length, 0.0, 1.0)
+def constant(schedule: Schedule, n: _Number, warmup_steps: int, end: int | None) -> _Number:
+    """Return 1."""
+    return jnp.ones_like(n)
 
 
-def _end(config: TrainingConfig) -> int:
-    end = config.schedule_end
-    assert end is not None
-    return end
+def linear(schedule: Schedule, n: _Number, warmup_steps: int, end: int) -> _Number:
+    """Return the fraction of the steps after the warmup that remains."""
+    return _remaining(n, end, end - warmup_steps)
 
 
-_DECAYS: dict[str, Callable[[TrainingConfig, _Number], _Number]] = {
-    # This share is above 1 before the peak, where the linear warmup is the minimum.
-    "inverse_sqrt": lambda config, n: (config.warmup_steps / n) ** 0.5,
-    "constant": lambda config, n: jnp.ones_like(n),
-    "linear": _linear,
-    # Equal to (1 - cos(pi x)) / 2, which would lose the digits of a small x to rounding.
-    "cosine": lambda config, n: jnp.sin(jnp.pi / 2 * _linear(config, n)) ** 2,
-    "wsd": lambda config, n: _remaining(config, n, config.decay_fraction * _end(config)),
-}
-"""Functions that return the fraction s(n) of the peak rate at step n, keyed by schedule."""
+def cosine(schedule: Schedule, n: _Number, warmup_steps: int, end: int) -> _Number:
+    """Return (1 - cos(pi x)) / 2 for the remaining fraction x of the steps after the warmup."""
+    # In this form, a small x does not lose digits to rounding.
+    return jnp.sin(jnp.pi / 2 * _remaining(n, end, end - warmup_steps)) ** 2
+
+
+def warmup_stable_decay(schedule: Wsd, n: _Number, warmup_steps: int, end: int) -> _Number:
+    """Return 1, and in the last steps the fraction of them that remains."""
+    return _remaining(n, end, schedule.decay_fraction * end)
+
+
+def _remaining(n: _Number, end: int, length: float) -> _Number:
+    """Return which fraction of the last `length` steps remains after step n; 1 before these."""
+    return jnp.clip((end - n) / length, 0.0, 1.0)

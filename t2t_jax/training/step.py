@@ -254,7 +254,10 @@ def update(
     norm = optax.tree.norm(gradients)
     is_finite = jnp.isfinite(sums.smoothed) & jnp.isfinite(norm)
     step = state.step + 1
-    rate = scheduled_rate(training, config.model.scaling_width, step)
+    if optimizer.has_rate:
+        rate = jnp.ones(())
+    else:
+        rate = scheduled_rate(training, config.model.scaling_width, step)
     gradients = clipped(training, gradients)
 
     def keep(new: optax.OptState, old: optax.OptState) -> optax.OptState:

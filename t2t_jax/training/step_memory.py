@@ -12,12 +12,12 @@ from jax.sharding import Mesh
 
 from t2t_jax.config import Config, ModelConfig, TrainingConfig
 from t2t_jax.config.cost import matrices_of_layers, num_parameters
-from t2t_jax.config.registry import load_named
 from t2t_jax.config.tables import OPTIMIZERS
 from t2t_jax.errors import UserError
 from t2t_jax.modules.parameters import MatrixBox, Parameters
 from t2t_jax.parallel.devices import LESS_MEMORY, gib, memory_of_a_device
 from t2t_jax.parallel.mesh import batch_layout, row_parts
+from t2t_jax.plugins import load_named
 
 _VECTOR = 1 << 30
 
@@ -96,7 +96,10 @@ def _state_size(training: TrainingConfig, model: ModelConfig, vocab_size: int) -
     num_values = num_parameters(model, vocab_size)
     declared = _declared(model, vocab_size)
     make = load_named(OPTIMIZERS[training.optimizer].make)
-    state = jax.eval_shape(lambda params: make(training, params).init(params), declared)
+    try:
+        state = jax.eval_shape(lambda params: make(training, params).init(params), declared)
+    except Exception:  # an optimizer that depends on the names of parameters: assume two moments
+        state = declared, declared
     state_size = sum(math.prod(x.shape) for x in jax.tree.leaves(state) if x.shape)
     return num_values * (1 if training.ema_decay is None else 2) + state_size
 

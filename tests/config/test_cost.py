@@ -17,11 +17,11 @@ from t2t_jax.config import Config, network_config
 from t2t_jax.config.cost import model_flops_per_step, num_parameters
 from t2t_jax.config.families import FAMILIES, fields_of
 from t2t_jax.config.file import load_config, load_grid
-from t2t_jax.config.registry import load_named
 from t2t_jax.kernels.cpu import CPU
 from t2t_jax.modules.network import declared_parameters
 from t2t_jax.modules.transformer import Transformer
 from t2t_jax.paper import TABLE_3
+from t2t_jax.plugins import load_named
 from tests.programs import run_python
 from tests.selection import thorough_after
 

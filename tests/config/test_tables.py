@@ -10,10 +10,13 @@ import pytest
 
 import t2t_jax
 from t2t_jax.config import Config, NormConfig, network_config
+from t2t_jax.config.definitions import RegisteringFile
 from t2t_jax.config.file import checked_grid, load_config, load_grid
-from t2t_jax.config.registry import FILES, Parameter, RegisteringFile, load_named
-from t2t_jax.config.tables import NAMED, environment_of, named_entries
+from t2t_jax.config.registered import environment_of, registered_parts
+from t2t_jax.config.registry import FILES, Parameter
+from t2t_jax.config.tables import NAMED
 from t2t_jax.errors import UserError
+from t2t_jax.plugins import load_named
 from tests.refusals import refused
 
 _REGISTER = (
@@ -44,23 +47,23 @@ def test_every_row_names_functions_that_are_there_and_every_name_is_a_value_of_t
         assert all(load_named(place).__doc__ for place in _places(NAMED[path][name]))
     name, _, field = path.partition(".")
     section = getattr(Config(), name)
-    assert getattr(section, field) in NAMED[path].names
+    assert getattr(section, field) in (*NAMED[path].names, None)
     hint = get_type_hints(type(section))[field]
-    assert hint in (str, NAMED[path].choice)
+    assert hint in (str, NAMED[path].choice, NAMED[path].choice | None)
 
 
 @pytest.mark.usefixtures("tables")
 def test_a_config_file_registers_an_activation_by_a_name(tmp_path):
     path = _write(tmp_path / "own.py", _REGISTER + _GRID)
     config = load_config(path)
-    entry = named_entries(config)["feed_forward"]
-    assert entry.load()(3.0) == 1.5
+    entry = registered_parts(config)["feed_forward"]
+    assert entry.part.function(3.0) == 1.5
     assert not config.model.is_gated
     assert entry.source == RegisteringFile(path, _REGISTER + _GRID)
     assert environment_of(config) == {FILES: path}
     assert Config.from_json(config.to_json()) == config
     # The file is run once more, and nothing changes.
-    assert named_entries(load_config(f"{path}:halved"))["feed_forward"] is entry
+    assert registered_parts(load_config(f"{path}:halved"))["feed_forward"] is entry
     assert load_grid(path).variants["halved"] == config
     assert environment_of(Config()) == {}
 
@@ -70,7 +73,7 @@ def test_a_module_that_a_config_file_imports_may_register(tmp_path, monkeypatch)
     _write(tmp_path / "registers_for_a_test.py", _REGISTER)
     monkeypatch.syspath_prepend(tmp_path)
     path = _write(tmp_path / "own.py", "from registers_for_a_test import get_config\n")
-    source = named_entries(load_config(path))["feed_forward"].source
+    source = registered_parts(load_config(path))["feed_forward"].source
     assert source.path == str(tmp_path / "registers_for_a_test.py")
 
 
@@ -100,7 +103,7 @@ def test_a_name_stands_for_one_function():
     t2t_jax.register_activation("mine", jax.nn.relu6)
     t2t_jax.register_activation("mine", jax.nn.relu6)
     for function, facts in ((jax.nn.relu, {}), (jax.nn.relu6, {"is_gated": True}), (make(6), {})):
-        with pytest.raises(UserError, match="'mine' is already registered, and a process cannot"):
+        with pytest.raises(UserError, match="'mine' is already registered with another definition"):
             t2t_jax.register_activation("mine", function, **facts)
     with pytest.raises(UserError, match="activation 'relu' is a built-in name"):
         t2t_jax.register_activation("relu", jax.nn.relu6)
@@ -117,7 +120,7 @@ def test_a_cell_of_a_notebook_may_be_run_again():
     cell = "def f(x):\n    return x\nt2t_jax.register_activation('cell', f)\n"
     exec(cell, names)
     exec(cell, names)
-    with pytest.raises(UserError, match="choose another name, or restart"):
+    with pytest.raises(UserError, match="register it with replace=True"):
         exec(cell.replace("return x", "return 2 * x"), names)
 
 
@@ -126,7 +129,7 @@ def test_another_file_cannot_register_a_name_that_is_taken(tmp_path):
     first = _write(tmp_path / "first.py", _REGISTER)
     load_config(first)
     other = _write(tmp_path / "other.py", _REGISTER.replace("x / 2", "x / 3"))
-    with pytest.raises(UserError, match=rf"{other} line 5: .*already registered by {first}, and"):
+    with pytest.raises(UserError, match=rf"{other} line 5: .*already registered by {first} with"):
         load_config(other)
 
 
@@ -144,8 +147,8 @@ def test_files_are_alike_if_they_are_the_same_program(text, alike):
     [
         ("feed_forward", "relu6", "'swiglu'; did you mean relu? A new name must be"),
         ("norm", "zzz", "'rms'; use one of these. A new name must be registered first"),
-        ("norm", "zzz", "t2t_jax.register_normalization('zzz', ...) in the config file, in the"),
-        ("attention_kind", "zzz", "t2t_jax.register_score_function('zzz', ...)"),
+        ("norm", "zzz", "t2t_jax.register('normalization', 'zzz') in the config file, in the"),
+        ("attention_kind", "zzz", "t2t_jax.register('attention', 'zzz')"),
         ("norm", "", "model.norm='' is not one of"),
         ("norm", "LAYER", "'LAYER' is not one of 'layer', 'rms'"),
     ],

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from t2t_jax.batch import EOS_ID
 from t2t_jax.config import Config, DecodingConfig
 from t2t_jax.config.families import FAMILIES
-from t2t_jax.config.registry import load_named
 from t2t_jax.decoding import row_group
 from t2t_jax.decoding.row_group import Sentence
 from t2t_jax.decoding.scheduler import decode, plan
@@ -20,6 +19,7 @@ from t2t_jax.kernels.cpu import CPU
 from t2t_jax.kernels.gpu import CUDNN_GPU_FEW_QUERIES
 from t2t_jax.modules.models import make_model
 from t2t_jax.parallel.mesh import make_mesh
+from t2t_jax.plugins import load_named
 from t2t_jax.training.state import create_state
 from tests.tiny import tiny_sizes
 

@@ -13,9 +13,9 @@ import t2t_jax
 from t2t_jax.batch import Batch, Sequence
 from t2t_jax.config import ModelConfig, network_config
 from t2t_jax.config.families import FAMILIES, fields_of
-from t2t_jax.config.registry import load_named
 from t2t_jax.kernels.cpu import CPU
 from t2t_jax.modules.transformer import TokenNetwork
+from t2t_jax.plugins import load_named
 from tests.selection import thorough_after
 from tests.tiny import tiny_fields
 

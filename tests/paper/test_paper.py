@@ -106,7 +106,7 @@ _NOT_STATED = {
             protected_tokens max_length dev_lines cache_dir prefetch
         """,
         "training": """
-            schedule_steps decay_fraction init_step source_loss seed init_seed order_seed
+            schedule_steps loss init_step source_loss seed init_seed order_seed
             dropout_seed max_nonfinite_steps log_every_steps stop_after_evaluations_without_gain
         """,
         "checkpoint": "every_minutes keep keep_best keep_every",

@@ -16,7 +16,8 @@ import pytest
 
 import t2t_jax
 from t2t_jax.config import Config
-from t2t_jax.config.registry import registering, syntax
+from t2t_jax.config.definitions import syntax
+from t2t_jax.config.registry import registering
 from t2t_jax.data.corpus import open_corpus
 from t2t_jax.extras.interchange.formats import write_model
 from t2t_jax.extras.interchange.portable import portable_model

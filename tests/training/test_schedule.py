@@ -27,11 +27,13 @@ def _rates(steps, **training):
         ("constant", {1: 1 / 4, 4: 1, 5: 1, 1000: 1}),
         ("linear", {1: 1 / 4, 2: 1 / 2, 4: 1, 6: 3 / 4, 8: 1 / 2, 11: 1 / 8, 12: 0, 13: 0, 99: 0}),
         ("cosine", {2: 1 / 2, 4: 1, 6: 0.8535534, 8: 1 / 2, 10: 0.1464466, 12: 0, 99: 0}),
-        ("wsd", {2: 1 / 2, 4: 1, 5: 1, 9: 1, 10: 2 / 3, 11: 1 / 3, 12: 0, 99: 0}),
+        (
+            "wsd(decay_fraction=0.25)",
+            {2: 1 / 2, 4: 1, 5: 1, 9: 1, 10: 2 / 3, 11: 1 / 3, 12: 0, 99: 0},
+        ),
     ],
 )
 def test_a_schedule_has_its_share_of_the_peak_at_hand_computed_steps(schedule, shares):
-    options = {"schedule": schedule, "decay_fraction": 0.25}
     expected = np.array([*shares.values()])
     for changes, peak in (
         ({}, 1 / 16),
@@ -41,7 +43,7 @@ def test_a_schedule_has_its_share_of_the_peak_at_hand_computed_steps(schedule, s
     ):
         if schedule in ("inverse_sqrt", "constant"):
             changes.pop("schedule_steps", None)
-        found = _rates(shares, **options, **changes)
+        found = _rates(shares, schedule=schedule, **changes)
         np.testing.assert_allclose(found, peak * expected, rtol=1e-5, atol=1e-9)
 
 

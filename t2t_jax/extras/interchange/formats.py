@@ -15,7 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from t2t_jax.config.registry import Rows
+from t2t_jax.config.registry import Registry
 from t2t_jax.errors import UserError
 from t2t_jax.plugins import load
 from t2t_jax.system.atomic_file import writing_directory
@@ -54,7 +54,8 @@ def _seq2seq(model: str, name: str) -> Format:
     )
 
 
-FORMATS = Rows(
+FORMATS = Registry(
+    "",
     "formats",
     run=Format(
         "the run without its checkpoints; every command opens it as a run",
@@ -94,22 +95,22 @@ REMOVED_FORMATS = {
 """Formats that version 0.3 removed. BERT, FSMT, T5 and ViT keep their `model_type` as the name."""
 
 
-def writable() -> Rows[str]:
+def writable() -> Registry[str]:
     """Return the descriptions of all formats with export, by name."""
-    return Rows(**{name: row.written for name, row in FORMATS.each() if row.written})
+    return Registry("", **{name: row.written for name, row in FORMATS.each() if row.written})
 
 
-def readable() -> Rows[str]:
+def readable() -> Registry[str]:
     """Return the descriptions of all formats that can be imported, by name."""
-    return Rows(**{name: row.read for name, row in FORMATS.each() if row.read})
+    return Registry("", **{name: row.read for name, row in FORMATS.each() if row.read})
 
 
-def described_formats(formats: Rows[str]) -> str:
+def described_formats(formats: Registry[str]) -> str:
     """Return the help text of a flag that chooses one of the formats."""
     return f"The format: {', '.join(f'{name} ({phrase})' for name, phrase in formats.items())}."
 
 
-def check_format(name: str, formats: Rows[str]) -> None:
+def check_format(name: str, formats: Registry[str]) -> None:
     """Raise a `UserError` if a name is not in a table of formats, or if version 0.3 removed it."""
     if name in REMOVED_FORMATS:
         raise removed_feature(name, REMOVED_FORMATS[name])

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from t2t_jax.config import walk
-from t2t_jax.config.registry import Rows
+from t2t_jax.config.registry import Registry
 from t2t_jax.errors import UserError, did_you_mean, needs_extra, quote
 from t2t_jax.system.bucket import on_this_machine
 from t2t_jax.workdir import TRACKERS_FOLDER, read_config
@@ -157,7 +157,7 @@ def _open_trackio(project: str, run_id: str, workdir: Path) -> OpenRun:
     return OpenRun(send, close, figures=figures)
 
 
-TRACKERS = Rows("trackers", wandb=_open_wandb, mlflow=_open_mlflow, trackio=_open_trackio)
+TRACKERS = Registry("", "trackers", wandb=_open_wandb, mlflow=_open_mlflow, trackio=_open_trackio)
 """Functions that open a run at a tracker, given the project, the run's id and its run directory.
 Names of built-in trackers are also the names of their libraries and extras."""
 _OFFLINE = "offline", "dryrun", "disabled"  # modes of W&B that need no login

@@ -11,13 +11,15 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
+from t2t_jax.config.tables import MEASURES
 from t2t_jax.data.languages import language_of
-from t2t_jax.errors import UserError, needs_extra
+from t2t_jax.errors import UserError, needs_extra, quote
 from t2t_jax.paper import TEST_SETS
+from t2t_jax.plugins import load_named
 
 # The test sets of WMT 2014. newstest2014 exists twice, and scores on the two are not comparable:
 #
@@ -178,12 +180,26 @@ def split_words(lines: Sequence[str], language: str) -> list[str]:
     return [words(line) for line in lines]
 
 
-def mean_of_sentences(
-    metric: Literal["bleu", "chrf"], hypotheses: Sequence[str], references: Sequence[str]
-) -> float:
-    """Average sacreBLEU's scores of single sentences; 0 to 100."""
-    scorer = chrf_metric() if metric == "chrf" else bleu_metric(effective_order=True)
-    return fmean(score.score for score in _per_sentence(scorer, hypotheses, references))
+def mean_of_sentences(metric: str, hypotheses: Sequence[str], references: Sequence[str]) -> float:
+    """Average the scores of a measure, one of `MEASURES`, over sentences."""
+    scores = [*load_named(MEASURES[metric].function)(hypotheses, references)]
+    if len(scores) != len(hypotheses):
+        raise UserError(
+            f"measure {quote(metric)} returned {len(scores)} scores for {len(hypotheses)} "
+            "sentences; return one score for each"
+        )
+    return fmean(map(float, scores))
+
+
+def sentence_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> list[float]:
+    """Return sacreBLEU's BLEU of each sentence; 0 to 100."""
+    metric = bleu_metric(effective_order=True)
+    return [score.score for score in _per_sentence(metric, hypotheses, references)]
+
+
+def sentence_chrf(hypotheses: Sequence[str], references: Sequence[str]) -> list[float]:
+    """Return sacreBLEU's chrF of each sentence; 0 to 100."""
+    return [score.score for score in _per_sentence(chrf_metric(), hypotheses, references)]
 
 
 def _per_sentence(metric: Any, hypotheses: Sequence[str], references: Sequence[str]) -> list[Any]:

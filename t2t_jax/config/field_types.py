@@ -1,0 +1,66 @@
+"""Check values of dataclass fields by their annotations."""
+
+import math
+import types
+from typing import Literal, Union, get_args, get_origin
+
+from t2t_jax.errors import UserError, did_you_mean, quote
+
+_PLAIN = (bool, int, float, str, types.NoneType)
+
+
+def require(condition: bool, message: str) -> None:
+    """Raise a `UserError` unless a condition holds."""
+    if not condition:
+        raise UserError(message)
+
+
+def check_range(label: str, value: float, low: float, high: float) -> None:
+    """Refuse a value outside of [low, high]; `label` is FIELD=VALUE."""
+    require(low <= value <= high, f"{label} is outside [{low:g}, {high:g}]")
+
+
+def is_plain(hint: object) -> bool:
+    """Return whether values of a type can be written as text and read again."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Literal or hint in _PLAIN:
+        return True
+    parts = [argument for argument in arguments if argument is not Ellipsis]
+    return origin in (tuple, types.UnionType, Union) and all(map(is_plain, parts))
+
+
+def check_type(name: str, value: object, hint: type) -> None:
+    """Refuse a value of a wrong type, or a float that is not finite."""
+    origin, args = get_origin(hint), get_args(hint)
+    type_name = type(value).__name__
+    if origin is Literal:
+        if not any(value == choice and type(value) is type(choice) for choice in args):
+            choices = ", ".join(map(repr, args))
+            advice = did_you_mean(str(value), map(str, args), "use one of these")
+            raise UserError(f"{name}={quote(value)} is not one of {choices}; {advice}")
+    elif origin is tuple:
+        is_valid = isinstance(value, tuple) and all(_is_one_of(item, args[0]) for item in value)
+        expected = f"a tuple of values, each a {args[0].__name__}"
+        require(is_valid, f"{name}={quote(value)} is a {type_name}, expected {expected}")
+    else:
+        allowed = args if origin in (types.UnionType, Union) else (hint,)
+        expected = " | ".join(map(_type_name, allowed))
+        is_valid = _is_one_of(value, *allowed)
+        require(is_valid, f"{name}={quote(value)} is a {type_name}, expected {expected}")
+        finite = not isinstance(value, float) or math.isfinite(value)
+        require(finite, f"{name}={quote(value)} is not a finite number")
+
+
+def _type_name(kind: type) -> str:
+    if get_origin(kind) is Literal:
+        return " | ".join(map(repr, get_args(kind)))
+    return "None" if kind is types.NoneType else kind.__name__
+
+
+def _is_one_of(value: object, *kinds: type) -> bool:
+    """Return whether a value has one of the types; an int is a float, a bool is not a number."""
+    if any(value in get_args(kind) for kind in kinds if get_origin(kind) is Literal):
+        return True
+    plain_kinds = tuple(kind for kind in kinds if get_origin(kind) is not Literal)
+    allowed = (*plain_kinds, int) if float in plain_kinds else plain_kinds
+    return isinstance(value, allowed) and (not isinstance(value, bool) or bool in allowed)
