@@ -11,6 +11,8 @@
     t2t_jax.explore(translator, "No devices found")     # a web page about the model
     t2t_jax.encoder_states(translator, sources)         # a vector for each subword
     t2t_jax.build(config, vocab_size)                   # the network as a Flax module
+    translator.module                                   # the trained network, for your own loop
+    translator.with_params(params).save("runs/tuned")   # or t2t_jax.save(config, ...)
     t2t_jax.evaluate(translator, split="test").summary()
     t2t_jax.run_grid(t2t_jax.product(config, {"model.num_heads": [1, 4]}), "runs/grid")
 
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
     from t2t_jax.run.loading import TrainedRun as TrainedRun
     from t2t_jax.run.loading import load as load
     from t2t_jax.run.trainer import train as train
+    from t2t_jax.saved_model import save as save
     from t2t_jax.sweep.grid import run_grid as run_grid
     from t2t_jax.version import __version__ as __version__
 
@@ -78,6 +81,7 @@ _NAMES = {
     "run.evaluation": ["evaluate"],
     "run.loading": ["TrainedRun", "load"],
     "run.trainer": ["train"],
+    "saved_model": ["save"],
     "sweep.grid": ["run_grid"],
     "version": ["__version__"],
 }

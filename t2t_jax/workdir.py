@@ -14,7 +14,7 @@ W/jobs/NUMBER.json     how each job of the run spent its time; see `run.job`
 W/trackers, W/profile  see `extras.trackers` and `run.profile`
 W/launch/              the job that trains the run, and scheduler logs: see `extras.launch`
 W/scores.jsonl         scores of commands such as `t2t-jax evaluate`, one evaluation per line
-W/model.safetensors    parameters of an exported run; see `training.parameter_file`
+W/model.safetensors    parameters of an saved or exported run; see `saved_model`
 """
 
 import json
@@ -42,7 +42,7 @@ from t2t_jax.version import RENAMED
 CHECKPOINTS, BEST = "checkpoints", "best"
 """The two checkpoint directories of a run; each checkpoint is a subdirectory named by its step."""
 PARAMETERS = "model.safetensors"
-"""The parameter file of an exported run, which replaces the checkpoints."""
+"""The parameter file of a saved or exported run, which replaces the checkpoints."""
 CARD = "README.md"
 """The description of an exported run; in a published run, the model card."""
 TRACKERS_FOLDER = "trackers"
@@ -151,7 +151,8 @@ def _kept_file(workdir: Path) -> str:
     path_of_content = {copy.read_bytes(): str(copy) for copy in reversed(copies)}
     return (
         f"; the run keeps what registered its functions, which nothing runs by itself: read "
-        f"{' and '.join(reversed(path_of_content.values()))}, and name it in {FILES}"
+        f"{' and '.join(reversed(path_of_content.values()))}, and name it in {FILES} or in "
+        "t2t_jax.load(..., register=...)"
     )
 
 
@@ -176,7 +177,7 @@ def check_registered(config: Config, workdir: Path) -> None:
             )
 
 
-def _keep_registered(config: Config, workdir: Path) -> None:
+def keep_registered(config: Config, workdir: Path) -> None:
     """Copy the source files that registered a config's functions into the run directory.
 
     Once the run has checkpoints, existing copies stay.
@@ -369,7 +370,7 @@ def claim(workdir: Path, config: Config, corpus: Corpus, vocabulary: Vocabulary)
     if (workdir / CONFIG).is_file() and (workdir / CONFIG).read_bytes() != text:
         (workdir / SUMS).unlink(missing_ok=True)  # the hashes of a published run are outdated
     write_whole(workdir / CONFIG, text)
-    _keep_registered(config, workdir)
+    keep_registered(config, workdir)
     if not (workdir / VOCABULARY).exists():
         write_whole(workdir / _CORPUS, f"{corpus.fingerprint('train')}\n".encode())
         write_vocabulary(workdir, vocabulary)
@@ -386,7 +387,7 @@ def become_ordinary(workdir: Path) -> None:
 def claim_for_import(workdir: Path, config: Config, vocabulary: Vocabulary, source: Record) -> None:
     """Write the config, vocabulary and `source` (where it came from) of an imported model."""
     write_whole(workdir / CONFIG, config.to_json().encode())
-    _keep_registered(config, workdir)
+    keep_registered(config, workdir)
     write_whole(workdir / IMPORTED, f"{json.dumps(source, indent=2)}\n".encode())
     write_vocabulary(workdir, vocabulary)
 

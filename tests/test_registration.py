@@ -12,6 +12,7 @@ from t2t_jax.extras.interchange import safetensors
 from t2t_jax.extras.interchange.portable import portable_model
 from t2t_jax.modules import named_functions
 from t2t_jax.run.dry_run import dry_run
+from t2t_jax.run.evaluation import evaluate
 from t2t_jax.run.loading import load
 from t2t_jax.run.trainer import train
 from t2t_jax.sweep.cell import cells
@@ -68,11 +69,27 @@ def test_nothing_of_a_run_is_executed_unless_its_reader_says_so(trained, monkeyp
         load(workdir)
     said = str(error.value)
     assert said.startswith(f"{workdir}/config.json: model.feed_forward='doubled' is not one of")
-    assert f"read {kept}, and name it in T2T_JAX_REGISTER" in said
+    named = f"read {kept}, and name it in T2T_JAX_REGISTER or in t2t_jax.load(..., register=...)"
+    assert named in said
     assert "\n" not in said
     monkeypatch.setenv(registry.FILES, str(kept))
     assert read_config(workdir).model.norm == "plain"
     assert load(workdir).translate(["a dog"]) == load(workdir).translate(["a dog"])
+
+
+@pytest.mark.usefixtures("tables")
+def test_loading_runs_the_files_that_its_caller_names_and_a_saved_run_keeps_them(trained, tmp_path):
+    path, workdir = trained
+    translator = load(workdir, register=workdir / "registered" / "norm.py")
+    assert load(workdir, register=[workdir / "registered" / "norm.py"]).steps == translator.steps
+    assert evaluate(translator, split="train", num_sentences=4).scores
+    translator.save(tmp_path / "saved")
+    kept = [file.read_text() for file in (tmp_path / "saved/registered").iterdir()]
+    assert kept == [path.read_text()] * 2
+    bad = tmp_path / "bad.py"
+    bad.write_text("1 / 0")
+    with pytest.raises(UserError, match=r"bad\.py line 1: ZeroDivisionError"):
+        load(workdir, register=str(bad))
 
 
 def test_a_single_number_that_a_norm_learns_stays_one_in_files(trained, tmp_path):

@@ -24,9 +24,12 @@ from t2t_jax.decoding.search.hypotheses import SearchResult
 from t2t_jax.errors import DivergedError, UserError
 from t2t_jax.modules.decoding_model import DecodingModel, TokenSources
 from t2t_jax.modules.ensemble import Ensemble, join_parameters
-from t2t_jax.modules.models import make_scoring_model
-from t2t_jax.modules.parameters import Parameters
+from t2t_jax.modules.models import make_model, make_scoring_model
+from t2t_jax.modules.network import Network
+from t2t_jax.modules.parameters import Parameters, arrays_by_path, check_alike
 from t2t_jax.parallel import devices, mesh
+from t2t_jax.saved_model import save
+from t2t_jax.system.html_table import html_table
 
 
 class Hypothesis(NamedTuple):
@@ -81,7 +84,7 @@ class Translator:
         self.vocabulary = vocabulary
         params = join_parameters([params, *(extra for _, extra in others)]) if others else params
         self._params: Parameters = jax.tree.map(_jax_array, params)
-        self._arrays = _arrays_by_path(self._params)
+        self._arrays = arrays_by_path(self._params)
         self._prepared: dict[sections.Quantize, Parameters] = {}
         self.mesh = mesh.mesh_of(self.params)
         configs = config.model, *(model_config for model_config, _ in others)
@@ -97,10 +100,27 @@ class Translator:
 
     def __repr__(self) -> str:
         """Describe the model's size, its steps and its score on dev."""
-        size = sum(array.size for array in self._arrays.values())
-        summary = f"{size:,} parameters, {len(self.vocabulary):,} subwords"
+        summary = f"{self._size:,} parameters, {len(self.vocabulary):,} subwords"
         steps = "".join(f", step {step:,}" for step in self.steps)
         return f"<Translator: {summary}{steps}{self._score()}>"
+
+    def _repr_html_(self) -> str:
+        """Return a table of the model's size, languages, steps and score, for notebooks."""
+        data, models = self.config.data, getattr(self.model, "members", [self.model])
+        languages = f"{data.source_language} → {data.target_language}"
+        rows = {
+            "parameters": f"{self._size:,}",
+            "layers": "; ".join(_layers(model.network.config) for model in models),
+            "vocabulary": f"{len(self.vocabulary):,} subwords",
+            "languages": languages if data.facts.writes_text else "",
+            "step": ", ".join(f"{step:,}" for step in self.steps),
+            "score": self._score().removeprefix(", "),
+        }
+        return html_table((name, text) for name, text in rows.items() if text)
+
+    @property
+    def _size(self) -> int:
+        return sum(array.size for array in self._arrays.values())
 
     def __setattr__(self, name: str, value: object) -> None:
         """Set a new attribute; refuse to replace an attribute."""
@@ -119,7 +139,7 @@ class Translator:
         Raises:
           UserError: the dictionaries were changed in place.
         """
-        arrays, expected = _arrays_by_path(self._params), self._arrays
+        arrays, expected = arrays_by_path(self._params), self._arrays
         for path in expected | arrays:
             if arrays.get(path) is not expected.get(path):
                 raise UserError(
@@ -140,19 +160,42 @@ class Translator:
         Raises:
           UserError: a parameter is missing, unknown, or has another shape or dtype.
         """
-        new, old = _arrays_by_path(params), self._arrays
-        for path in old | new:
-            types = [_array_type(arrays.get(path)) for arrays in (new, old)]
-            if types[0] != types[1]:
-                raise UserError(
-                    f"params has {types[0]} at {path}, and the model {types[1]}; give arrays in "
-                    "dictionaries like those of translator.params"
-                )
+        check_alike(params, self._params, "the model", "translator.params")
+        new, old = arrays_by_path(params), self._arrays
         leaves = [_put(_jax_array(new[path]), array.sharding) for path, array in old.items()]
         params = jax.tree.unflatten(jax.tree.structure(self._params), leaves)
-        arrays = _arrays_by_path(params)
+        arrays = arrays_by_path(params)
         attributes = {"_params": params, "_arrays": arrays, "_prepared": {}, "_score": str}
         return self.replaced(**attributes, steps=(), ema_decays=())
+
+    @property
+    def module(self) -> Network:
+        """Return the network as a Flax module for training, on the devices of `params`.
+
+        Its `apply({"params": translator.params}, batch)` returns the logits of a `Batch`, and
+        `method="losses"` the loss and negative log-likelihood of each target token.
+
+        Raises:
+          UserError: the translator is an ensemble.
+        """
+        if isinstance(self.model, Ensemble):
+            raise UserError(
+                f"an ensemble of {len(self.model.members)} models is not one module with one "
+                "config; load one model, and train or save it"
+            )
+        return make_model(self.config, len(self.vocabulary), self.mesh)
+
+    def save(self, directory: str | os.PathLike[str]) -> None:
+        """Write the model as a run directory; see `t2t_jax.save`.
+
+        Raises:
+          UserError: the translator is an ensemble, or the directory is not empty or cannot be
+            written.
+        """
+        _ = self.module  # refuses an ensemble
+        decay = next(iter(self.ema_decays), None)
+        config = self.config.replace({"training.ema_decay": decay})
+        save(config, self.vocabulary, self.params, directory, steps=self.steps)
 
     def replaced(self, **attributes: object) -> "Translator":
         """Return a copy with replaced attributes, which must fit the remaining attributes."""
@@ -410,6 +453,12 @@ class Translator:
         ]
 
 
+def _layers(model: ModelConfig) -> str:
+    sides = ("decoder" if stack.reads_target else "encoder" for stack in model.stacks)
+    depths = (f"{stack.num_layers} {side}" for stack, side in zip(model.stacks, sides, strict=True))
+    return f"{' + '.join(depths)}, d_model {model.d_model}, {model.num_heads} heads"
+
+
 @partial(jax.jit, static_argnames=("model", "quantize"))
 def _prepare(model: DecodingModel, params: Parameters, quantize: sections.Quantize) -> Parameters:
     return model.prepare(params, quantize)
@@ -423,15 +472,6 @@ def _jax_array(x: jax.typing.ArrayLike) -> Array:
 def _put(x: Array, sharding: jax.sharding.Sharding) -> Array:
     # device_put commits an array to its device, even if it is already there.
     return x if x.sharding == sharding else jax.device_put(x, sharding)
-
-
-def _arrays_by_path(params: Parameters) -> dict[str, Array]:
-    path_string = partial(jax.tree_util.keystr, simple=True, separator="/")
-    return {path_string(path): x for path, x in jax.tree_util.tree_leaves_with_path(params)}
-
-
-def _array_type(x: Any) -> str:
-    return f"{x.dtype}{list(x.shape)}" if hasattr(x, "dtype") else "no array"
 
 
 def _stripped(lines: Iterable[str]) -> list[str]:

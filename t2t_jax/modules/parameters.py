@@ -17,6 +17,7 @@ from flax.core import meta
 from jaxtyping import Array, DTypeLike
 
 from t2t_jax.config.registry import Entry, Parameter
+from t2t_jax.errors import UserError
 from t2t_jax.kernels.bfloat16 import transpose
 from t2t_jax.kernels.int8 import Int8Matrix, quantize
 from t2t_jax.kernels.products import Matrix, Transposed
@@ -226,3 +227,31 @@ def _convert_boxed(
     kinds: Any, convert: Callable[..., Matrix], params: Parameters, boxes: Parameters
 ) -> Parameters:
     return map_boxes(lambda box, x: convert(box, x) if isinstance(box, kinds) else x, boxes, params)
+
+
+def arrays_by_path(params: Parameters) -> dict[str, Any]:
+    """Return the arrays of parameters by path, such as `encoder/norm/scale`."""
+    path_string = partial(jax.tree_util.keystr, simple=True, separator="/")
+    return {path_string(path): x for path, x in jax.tree_util.tree_leaves_with_path(params)}
+
+
+def check_alike(params: Parameters, like: Parameters, owner: str, example: str) -> None:
+    """Refuse parameters whose paths, shapes or dtypes differ from those of a model.
+
+    Args:
+      like: arrays, or `jax.ShapeDtypeStruct`s.
+      owner: a phrase for the model, for the error.
+      example: the code of parameters of the right form, for the error.
+    """
+    arrays, expected = arrays_by_path(params), arrays_by_path(like)
+    for path in expected | arrays:
+        types = [_array_type(by_path.get(path)) for by_path in (arrays, expected)]
+        if types[0] != types[1]:
+            raise UserError(
+                f"params has {types[0]} at {path}, and {owner} {types[1]}; give arrays in "
+                f"dictionaries like those of {example}"
+            )
+
+
+def _array_type(x: Any) -> str:
+    return f"{x.dtype}{list(x.shape)}" if hasattr(x, "dtype") else "no array"

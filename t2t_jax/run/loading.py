@@ -5,23 +5,27 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from html import escape
 from pathlib import Path
 from typing import Literal
 
 from t2t_jax.config import MeshConfig
 from t2t_jax.config.cost import num_parameters
+from t2t_jax.config.running import run_file
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError, quote, warn
 from t2t_jax.modules.named_functions import function_problems
 from t2t_jax.modules.parameters import Parameters
 from t2t_jax.parallel.devices import local_devices
 from t2t_jax.parallel.mesh import make_mesh
-from t2t_jax.run.history import History, score_at
+from t2t_jax.run.history import History, dev_score, score_at, score_name
+from t2t_jax.system.html_table import html_table
 from t2t_jax.system.opening import resolve_run
 from t2t_jax.training.parameters import described_parameters, load_parameters, reads_ema
 from t2t_jax.workdir import StoredRun, read_log, read_run
 
 _Path = str | os.PathLike[str]
+_MOST_ROWS = 10
 
 
 def load(
@@ -30,6 +34,7 @@ def load(
     average: int | None = None,
     step: int | Literal["best"] | None = None,
     parallel: MeshConfig | None = None,
+    register: _Path | Sequence[_Path] = (),
 ) -> Translator:
     """Load the translator of a run, or an ensemble of several runs.
 
@@ -44,11 +49,13 @@ def load(
         with the best dev score.
       parallel: the device mesh of this process, such as `MeshConfig(fsdp=4)` for a model that does
         not fit on one device. None holds all parameters on each device, for different batch rows.
+      register: Python files that register functions of the config, which are run first. Read them
+        before: `load` runs no file of a run that this argument does not name.
 
     Raises:
       UserError: `workdir` is not a run directory, its checkpoints are missing, damaged or of
-        another run, the runs differ in vocabulary or languages, or the parameters do not fit the
-        mesh.
+        another run, the runs differ in vocabulary or languages, the parameters do not fit the
+        mesh, or a file of `register` fails.
     """
     workdirs: Sequence[_Path] = workdir if isinstance(workdir, list | tuple) else [workdir]  # type: ignore[list-item]
     for path in workdirs:
@@ -57,6 +64,8 @@ def load(
                 f"workdir={quote(path)} is a {type(path).__name__}; give the path of a run "
                 "directory, or a list of several"
             )
+    for file in [register] if isinstance(register, str | os.PathLike) else register:
+        run_file(os.fspath(file))
     runs = [read_run(resolve_run(path)) for path in workdirs]
     if not runs:
         raise UserError("no run directory is given; name one, or several for an ensemble")
@@ -133,6 +142,13 @@ class TrainedRun:
         step = max((record["step"] for record in self.history.training), default=0)
         score_text = score_at(self.history.evaluations)
         return f"<TrainedRun: {self.directory}, {size_text} parameters, step {step:,}{score_text}>"
+
+    def _repr_html_(self) -> str:
+        """Return the description and a table of the last evaluations on dev, for notebooks."""
+        last = self.history.evaluations[-_MOST_ROWS:]
+        rows = [(f"{record['step']:,}", f"{dev_score(record):.2f}") for record in last]
+        header = [("step", f"{score_name(last[-1])} on dev")] if last else []
+        return f"<p>{escape(repr(self))}</p>{html_table(header + rows)}"
 
     def load(
         self,

@@ -13,10 +13,10 @@ import orbax.checkpoint as ocp
 
 from t2t_jax.config import Config
 from t2t_jax.errors import UserError
+from t2t_jax.saved_model import read_steps
 from t2t_jax.system.records import Record
 from t2t_jax.training import storage
 from t2t_jax.training.origin import Identity, check_unaltered, read_origin
-from t2t_jax.training.parameter_file import read_steps
 from t2t_jax.training.parameters import reads_ema
 from t2t_jax.training.step import Parameters
 from t2t_jax.training.storage import Reader, UnreadableError, restore

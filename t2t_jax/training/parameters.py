@@ -14,9 +14,9 @@ from t2t_jax.modules.models import make_model
 from t2t_jax.modules.names import parameters_of
 from t2t_jax.modules.network import abstract_parameters
 from t2t_jax.modules.parameters import Parameters
+from t2t_jax.saved_model import check_vocabulary, read_parameters
 from t2t_jax.system.hub import NEEDED_FILES
 from t2t_jax.system.sums import check_sums
-from t2t_jax.training.parameter_file import check_vocabulary, read_parameters
 from t2t_jax.workdir import CHECKPOINTS, CONFIG, PARAMETERS, StoredRun
 
 

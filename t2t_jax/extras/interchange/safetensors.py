@@ -12,13 +12,13 @@ directory as a run. The format `interchange.run` adds the records of the run.
 
 from pathlib import Path
 
+from t2t_jax import saved_model
 from t2t_jax.config import Config
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
 from t2t_jax.extras.interchange import places, portable
 from t2t_jax.extras.interchange.carried import ANY, Carried
-from t2t_jax.training import parameter_file
-from t2t_jax.workdir import CONFIG, PARAMETERS, read_config, read_vocabulary, write_vocabulary
+from t2t_jax.workdir import PARAMETERS, read_config, read_vocabulary
 
 VOCABULARIES = (Vocabulary,)
 
@@ -48,10 +48,9 @@ def carried(config: Config) -> Carried:
 
 def write(model: portable.PortableModel, directory: Path, dtype: str = "float32") -> None:
     """Write a model to a directory, with parameters in float32 or bfloat16."""
-    params = parameter_file.SavedParameters(model.arrays, model.steps, model.vocabulary.fingerprint)
-    parameter_file.write_parameters(directory / PARAMETERS, params, dtype)
-    (directory / CONFIG).write_text(model.config.to_json(), encoding="utf-8")
-    write_vocabulary(directory, model.vocabulary)
+    saved_model.write_model(
+        directory, model.config, model.vocabulary, model.arrays, model.steps, dtype
+    )
     (directory / "README.md").write_text(_README, encoding="utf-8")
 
 
@@ -60,9 +59,9 @@ def read(path: Path) -> portable.PortableModel:
     file = path / PARAMETERS
     if not file.exists():
         raise UserError(f"{path} is not a directory that t2t-jax export --to safetensors wrote")
-    params = parameter_file.read_parameters(file)
+    params = saved_model.read_parameters(file)
     tensors = places.Tensors(file, params.arrays)
     arrays = {name: tensors.take(name) for name in params.arrays}
     vocabulary = read_vocabulary(path)
-    parameter_file.check_vocabulary(file, params, vocabulary.fingerprint)
+    saved_model.check_vocabulary(file, params, vocabulary.fingerprint)
     return portable.PortableModel(read_config(path), vocabulary, arrays, params.steps)
