@@ -70,6 +70,8 @@ LOG_SCHEMA = schema(
     | {"time": TIME | None, "measure": dict, "rule": str, "text": str},
 )
 """The fields of `log.jsonl` records that readers rely on."""
+LOG_FIGURES = {*LOG_SCHEMA.__annotations__, "devices", "nonfinite_steps"}
+"""The names in training records; all others are metrics of the user."""
 _SCORES_SCHEMA = schema(
     {},
     dict.fromkeys(("corpus", "split", "date", "hardware"), str)

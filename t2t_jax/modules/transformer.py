@@ -107,8 +107,9 @@ class TokenNetwork(nn.Module):
           deterministic: whether dropout is off; if False, pass `rngs={"dropout": key}`.
           first_row: index of the first batch row in the global batch, for dropout.
         """
-        x = self._decoded(batch, deterministic, first_row)  # [b, t, d_model]
-        return self.with_output_bias(self.kernels.logits(x, self.output_matrix()))
+        return self.logits_of(
+            self.projection_inputs(batch, deterministic=deterministic, first_row=first_row)
+        )
 
     def losses(
         self,
@@ -120,18 +121,39 @@ class TokenNetwork(nn.Module):
         first_row: Int[Array, ""] | int = 0,
     ) -> Losses:
         """Compute the loss of every target token, in nats; see `Network.losses`."""
-        x = self._decoded(batch, deterministic, first_row)
+        return self.losses_of(
+            self.projection_inputs(batch, deterministic=deterministic, first_row=first_row),
+            batch.targets.tokens,
+            label_smoothing=label_smoothing,
+            num_chunks=num_chunks,
+            is_training=not deterministic,
+        )
+
+    def logits_of(self, x: Float[Array, "b t d_model"]) -> Float[Array, "b t vocab"]:
+        """Compute the logits from `projection_inputs`."""
+        return self.with_output_bias(self.kernels.logits(x, self.output_matrix()))
+
+    def losses_of(
+        self,
+        x: Float[Array, "b t d_model"],
+        targets: Int[Array, "b t"],
+        *,
+        label_smoothing: float,
+        num_chunks: int,
+        is_training: bool,
+    ) -> Losses:
+        """Compute the loss of every target token from `projection_inputs`."""
         losses: Callable[..., Losses] = partial(
             self.kernels.losses,
             embedding=self.output_matrix(),
             bias=self.output_bias if self.config.output_bias else None,
             epsilon=label_smoothing,
-            is_training=not deterministic,
+            is_training=is_training,
         )
         # Chunks of positions bound the memory of the logits [b, t, vocab], the largest array.
         if num_chunks > 1:
             losses = in_chunks(losses, num_chunks)
-        return losses(x, targets=batch.targets.tokens)
+        return losses(x, targets=targets)
 
     @property
     def sources(self) -> SourceForm:
@@ -216,10 +238,10 @@ class TokenNetwork(nn.Module):
         """Add the output bias to logits, if the network has one."""
         return logits + self.output_bias if self.config.output_bias else logits
 
-    def _decoded(
-        self, batch: object, deterministic: bool, first_row: Int[Array, ""] | int
+    def projection_inputs(
+        self, batch: object, *, deterministic: bool = True, first_row: Int[Array, ""] | int = 0
     ) -> Float[Array, "b t d_model"]:
-        """Check a batch, and compute the input of the output projection."""
+        """Check a batch, and compute the input of the output projection; see `__call__`."""
         if not isinstance(batch, Batch) or not all(hasattr(side, "segments") for side in batch):
             raise UserError(
                 "the network is called without a batch of sentences; make one with "
@@ -268,7 +290,7 @@ class DecoderNetwork(TokenNetwork):
         # The cache is a ring buffer: once it is full, a step overwrites the oldest position.
         write_at = last.clock % cache_length(self.config, capacity) * beam_size
         x, cache = self.decoder.step(x, cache, sources, write_at, context)
-        x /= self.config.width_multiple  # as in `_decoded`
+        x /= self.config.width_multiple  # as in `projection_inputs`
         return self.with_output_bias(self.kernels.next_logits(x, self.output_matrix())), cache
 
     def _step_context(

@@ -3,7 +3,7 @@
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -158,22 +158,30 @@ class RunLog:
             self._display.update(self._progress)
             self._drawn = time.monotonic()
 
-    def training(self, step: int, figures: dict[str, float], seconds_left: float) -> None:
+    def training(
+        self,
+        step: int,
+        figures: dict[str, float],
+        seconds_left: float,
+        metrics: Mapping[str, float] = {},
+    ) -> None:
         """Record the mean metrics of the steps since the last record or the start.
 
         Args:
           step: the last of these steps.
           seconds_left: the estimated seconds until the last step of the run.
+          metrics: the means of the user's metrics.
         """
+        means = "".join(f"{name} {value:.4g}  " for name, value in metrics.items())
         line = (
-            f"loss {figures['loss']:.3f}  learning rate {figures['learning_rate']:.2e}  "
+            f"loss {figures['loss']:.3f}  {means}learning rate {figures['learning_rate']:.2e}  "
             f"{figures['target_tokens_per_second']:,.0f} {self._predicted}/s  "
             f"{figures['data_wait']:.0%} waiting for data"
         )
         self._progress.update(self._bar, figures=line)
         if not self._shows_bar:
             self.say(f"step {step:,}  {line}  {duration(seconds_left)} left")
-        self._record(step, "train", figures)
+        self._record(step, "train", {**figures, **metrics})
         self.look(step)
 
     def evaluation(
@@ -230,18 +238,23 @@ class RunLog:
         is_unchanged = (old_end.get("step"), old_end.get("text")) == (step, reason)
         self._record(step, END, old_end if is_unchanged else {"text": reason})
 
-    def checkpoint(self, step: int | None) -> None:
-        """Log that a step's checkpoint is complete on disk, unless `step` is None or logged."""
-        if step is not None and (CHECKPOINT, step) not in self._recorded:
-            self._recorded.add((CHECKPOINT, step))
-            self._record(step, CHECKPOINT, {})
+    def checkpoint(self, step: int | None) -> list[Record]:
+        """Log that a step's checkpoint is complete on disk, unless `step` is None or logged.
 
-    def _record(self, step: int, kind: str, figures: Record) -> None:
+        Returns:
+          The new record, or [].
+        """
+        if step is None or (CHECKPOINT, step) in self._recorded:
+            return []
+        self._recorded.add((CHECKPOINT, step))
+        return [self._record(step, CHECKPOINT, {})]
+
+    def _record(self, step: int, kind: str, figures: Record) -> Record:
         line = as_line({"step": step, "of": kind, "time": time.time(), **figures})
         record = json.loads(line)  # the values that a resumed run reads
         self.history.add(record)
         if not is_main():
-            return
+            return record
         unwritten_lines = [line + "\n"]
 
         def write() -> None:
@@ -255,6 +268,7 @@ class RunLog:
             for figure, value in scalars(record).items():
                 self._add_event(step, summary=self._tensorboard.summary.scalar(figure, value))
         with_retries(write)
+        return record
 
     @contextmanager
     def _writing(self) -> Iterator[None]:

@@ -3,6 +3,7 @@
 Process 0 serves the last log record to Prometheus over HTTP.
 """
 
+import math
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -19,6 +20,8 @@ from t2t_jax.run.preparing import Run
 from t2t_jax.run.progress import COMPILATION, DATA, STEPS
 from t2t_jax.system.host import resident_memory
 from t2t_jax.tasks.measures.perplexity import perplexity
+from t2t_jax.training.objective import LOSS
+from t2t_jax.training.origin import Window
 from t2t_jax.training.step import StepMetrics
 
 # The metrics of the newest steps stay on the device. The host waits only for older steps, so the
@@ -30,7 +33,7 @@ class StepMeter:
     """Measure means and rates of the steps since the last log record.
 
     Attributes:
-      window: the sums since that record: smoothed loss, NLL, target tokens.
+      window: the sums since that record.
     """
 
     def __init__(self, run: Run, first_step: int) -> None:
@@ -40,8 +43,8 @@ class StepMeter:
         self._num_devices = run.mesh.size
         self._pending: deque[tuple[int, StepMetrics]] = deque()
         # The checkpoint contains the sums since the last log record before `first_step`.
-        self.window = np.asarray(run.checkpoints.window, np.float64)
-        self._tokens_before = self.window[2]  # of an earlier job, excluded from the speed
+        self.window = run.checkpoints.window
+        self._tokens_before = self.window.losses[2]  # of an earlier job, excluded from the speed
         self._compiled: set[tuple[int, ...]] = set()
         self._progress.enter(STEPS)
         self._before = self._begin = self._progress.seconds()
@@ -67,11 +70,19 @@ class StepMeter:
         self._compiled.add(shape)
         return self.during(COMPILATION)
 
+    def flush(self) -> None:
+        """Read the metrics of pending steps, which waits for the device."""
+        while self._pending:
+            self._read_one()
+
+    def logs(self, step: int) -> bool:
+        """Return whether the log has a record of this step."""
+        return step % self._config.log_every_steps == 0 or step == self._config.num_train_steps
+
     @contextmanager
     def during(self, phase: str) -> Iterator[None]:
         """Read the metrics of pending steps, then count the time of a context as `phase`."""
-        while self._pending:
-            self._read_one()
+        self.flush()
         with self._progress.during(phase):
             yield
 
@@ -79,8 +90,7 @@ class StepMeter:
         step, on_device = self._pending.popleft()
         with self._progress.waiting():
             metrics: StepMetrics = jax.device_get(on_device)
-        # float64 represents these sums of float32 exactly.
-        self.window = self.window + np.asarray(metrics.losses, np.float64)
+        self._count(metrics)
         self._log.step(step)
         if metrics.nonfinite_in_a_row >= self._config.max_nonfinite_steps:
             raise DivergedError(
@@ -88,8 +98,20 @@ class StepMeter:
                 f"up to step {step}; lower training.learning_rate_factor (or peak_learning_rate) "
                 "or raise training.warmup_steps, and start again in another workdir"
             )
-        if step % self._config.log_every_steps == 0 or step == self._config.num_train_steps:
+        if self.logs(step):
             self._record(step, metrics)
+
+    def _count(self, metrics: StepMetrics) -> None:
+        if LOSS in self.window.pairs and LOSS not in metrics.pairs:  # resumed without an own loss
+            self.window, self._tokens_before = Window(), 0.0
+        # float64 represents these sums of float32 exactly.
+        losses = np.add(self.window.losses, metrics.losses, dtype=np.float64).tolist()
+        before = self.window.pairs
+        pairs = {
+            name: np.add(before.get(name, (0.0, 0.0)), pair, dtype=np.float64).tolist()
+            for name, pair in metrics.pairs.items()
+        }
+        self.window = Window(losses, pairs)
 
     def _record(self, step: int, last_metrics: StepMetrics) -> None:
         now = self._progress.seconds()
@@ -97,11 +119,13 @@ class StepMeter:
         seconds = now[STEPS] - self._before[STEPS] + wait_seconds
         elapsed = sum(now[phase] - self._begin[phase] for phase in (STEPS, DATA))
         seconds_per_step, self._before = elapsed / (step - self._first_step), now
-        smoothed, nll, tokens = self.window
-        figures = {
-            "loss": smoothed / tokens,
-            "nll": nll / tokens,
-            "perplexity": perplexity(nll / tokens, np.exp),
+        smoothed, nll, tokens = self.window.losses
+        metrics = {name: _mean(*pair) for name, pair in self.window.pairs.items()}
+        losses = {"loss": metrics.pop(LOSS, _mean(smoothed, tokens))}
+        if LOSS not in self.window.pairs:
+            mean_nll = _mean(nll, tokens)
+            losses |= {"nll": mean_nll, "perplexity": perplexity(mean_nll, np.exp)}
+        figures = losses | {
             "learning_rate": float(last_metrics.learning_rate),
             "gradient_norm": float(last_metrics.gradient_norm),
             "target_tokens": tokens,
@@ -117,8 +141,12 @@ class StepMeter:
         }
         figures |= {name: size for name, size in memory.items() if size is not None}
         seconds_left = seconds_per_step * (self._config.num_train_steps - step)
-        self._log.training(step, figures, seconds_left=seconds_left)
-        self.window, self._tokens_before, self._newest_record = np.zeros(3), 0.0, step
+        self._log.training(step, figures, seconds_left, metrics)
+        self.window, self._tokens_before, self._newest_record = Window(), 0.0, step
+
+
+def _mean(total: float, weight: float) -> float:
+    return total / weight if weight else math.nan
 
 
 # Help texts of the Prometheus gauges. The names are those of the log.

@@ -29,8 +29,10 @@ from t2t_jax.parallel.processes import bound_together, check_same, locked
 from t2t_jax.run.evaluation import prepare_evaluation
 from t2t_jax.run.health import Health, corpus_figures
 from t2t_jax.run.history import reason_to_stop
+from t2t_jax.run.hooks import Hooks
 from t2t_jax.run.job import JobRecord
 from t2t_jax.run.log import RunLog
+from t2t_jax.run.parts import NO_PARTS, RunParts
 from t2t_jax.run.progress import PhaseTimer
 from t2t_jax.run.provenance import provenance, record_provenance, without_files
 from t2t_jax.run.start import initial_run, initial_state, initial_vocabulary
@@ -46,7 +48,7 @@ from t2t_jax.training.checkpoint import Checkpoints
 from t2t_jax.training.origin import Identity
 from t2t_jax.training.settling import settled
 from t2t_jax.training.state import TrainState
-from t2t_jax.training.step import training_mesh
+from t2t_jax.training.step import abstract_batch, check_objective, training_mesh
 from t2t_jax.training.step_memory import TrainingMemory, check_memory
 
 
@@ -71,6 +73,7 @@ class Plan:
     """The hashes of the vocabulary and the training text, which checkpoints record."""
     load_initial_run: Callable[[], run_files.StoredRun | None]
     """A function that returns the `initial_run`; it opens the run once."""
+    parts: RunParts
 
     @property
     def has_dev(self) -> bool:
@@ -98,6 +101,7 @@ class Run(Plan):
     job: JobRecord
     progress: PhaseTimer
     stop: StopSignal
+    hooks: Hooks
 
     @property
     def reason_to_stop(self) -> str | None:
@@ -105,12 +109,12 @@ class Run(Plan):
         return reason_to_stop(self.config.training, self.log.history.evaluations)
 
 
-def make_plan(config: Config, workdir: Path) -> Plan:
+def make_plan(config: Config, workdir: Path, parts: RunParts = NO_PARTS) -> Plan:
     """Make and check the plan of a run, without writing to its directory.
 
     Raises:
-      UserError: the config, the corpus or the directory is invalid, or a package of the extra
-        `train` is not installed.
+      UserError: the config, the corpus, the directory or a function of `parts` is invalid, or a
+        package of the extra `train` is not installed.
     """
     check_installed("train", "training", *OF_TRAINING)
     check_registered_parts(config)
@@ -146,6 +150,10 @@ def make_plan(config: Config, workdir: Path) -> Plan:
         )
         memory = check_memory(config, len(vocabulary), mesh, batches.shapes)
         _check_dev(config, corpus, vocabulary)
+    model = make_model(config, len(vocabulary), mesh)
+    shape = max(batches.shapes)
+    batch = abstract_batch(_layout(config, mesh, shape), model.example(), *shape[1:])
+    check_objective(config, model, mesh, batch, parts.objective)
     return Plan(
         workdir=workdir,
         config=config,
@@ -155,15 +163,18 @@ def make_plan(config: Config, workdir: Path) -> Plan:
         vocabulary=vocabulary,
         batches=batches,
         health=Health(config, corpus_figures(batches)),
-        model=make_model(config, len(vocabulary), mesh),
+        model=model,
         memory=memory,
         fingerprints=run_files.fingerprints(corpus, vocabulary),
         load_initial_run=load_initial_run,
+        parts=parts,
     )
 
 
 @contextmanager
-def open_run(config: Config, workdir: Path, mirror_dir: Path | None = None) -> Iterator[Run]:
+def open_run(
+    config: Config, workdir: Path, mirror_dir: Path | None = None, parts: RunParts = NO_PARTS
+) -> Iterator[Run]:
     """Open a run for its next step, and close its files at the end of the context.
 
     Args:
@@ -174,9 +185,9 @@ def open_run(config: Config, workdir: Path, mirror_dir: Path | None = None) -> I
         directory, or every checkpoint of the run is unreadable.
     """
     progress = PhaseTimer()
-    plan = make_plan(config, workdir)
+    plan = make_plan(config, workdir, parts)
     check_same(shared_facts(plan))
-    parts = plan.config, plan.corpus, plan.vocabulary
+    contents = plan.config, plan.corpus, plan.vocabulary
     watchdog = Watchdog(workdir, progress, plan.config.parallel.hang_minutes)
     has_peers = jax.process_count() > 1  # all of which write to the bucket
     with (
@@ -185,7 +196,7 @@ def open_run(config: Config, workdir: Path, mirror_dir: Path | None = None) -> I
         watchdog,
         nullcontext(workdir) if has_peers else mirrored(workdir, stop, mirror_dir) as folder,
     ):
-        run_files.begin_run(folder, *parts)
+        run_files.begin_run(folder, *contents)
         software = provenance(plan.config)
         identity = Identity(plan.config, plan.fingerprints, without_files(software))
         with (
@@ -195,7 +206,7 @@ def open_run(config: Config, workdir: Path, mirror_dir: Path | None = None) -> I
             within_memory(),
         ):
             state = initial_state(plan, checkpoints)
-            run_files.claim(folder, *parts)  # write the fields that may change, after all checks
+            run_files.claim(folder, *contents)  # write the fields that may change, after all checks
             start = int(state.step)
             if start < plan.last_step:
                 run_files.become_ordinary(folder)
@@ -218,6 +229,7 @@ def open_run(config: Config, workdir: Path, mirror_dir: Path | None = None) -> I
                     job=job,
                     progress=progress,
                     stop=stop,
+                    hooks=Hooks(parts.hooks, progress),
                 )
                 for line in _introduction(run):
                     log.say(line)
@@ -302,6 +314,7 @@ def shared_facts(plan: Plan) -> dict[str, str]:
     host_placeholders = {"data.corpus": "", "data.cache_dir": "", "data.prefetch": 1}
     return {
         "the config": plan.config.replace(host_placeholders).to_json(),
+        "the list of functions": plan.parts.names(),
         **{f"the {name}": digest for name, digest in plan.fingerprints.items()},
         **{f"the file of {part.title}": str(part.source) for part in parts},
     }

@@ -3,6 +3,7 @@
 import os
 import shlex
 import time
+from collections.abc import Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -13,8 +14,10 @@ from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError, warn
 from t2t_jax.parallel.processes import Agreement, agree, broadcast_from_main, hosts, is_main
 from t2t_jax.run.evaluation import evaluate_split
+from t2t_jax.run.hooks import Hook
 from t2t_jax.run.loading import TrainedRun
 from t2t_jax.run.meter import StepMeter, serving_metrics
+from t2t_jax.run.parts import RunParts
 from t2t_jax.run.preemption import PreemptionNotices
 from t2t_jax.run.preparing import Run, open_run
 from t2t_jax.run.profile import check_profiled, profiled
@@ -27,6 +30,7 @@ from t2t_jax.system.program import command_line
 from t2t_jax.system.records import Record
 from t2t_jax.system.signals import SignalRequest
 from t2t_jax.training.averaging import is_due
+from t2t_jax.training.objective import LossFunction, MetricsFunction
 from t2t_jax.training.state import TrainState
 from t2t_jax.training.step import compile_train_step
 
@@ -38,8 +42,12 @@ _NOTHING, _CHECKPOINT = 0, 1
 def train(
     config: Config,
     workdir: str | os.PathLike[str],
-    profile_steps: tuple[int, int] | None = None,
+    *,
+    loss: LossFunction | None = None,
+    metrics: MetricsFunction | None = None,
+    hooks: Sequence[Hook] = (),
     until: int | None = None,
+    profile_steps: tuple[int, int] | None = None,
     metrics_port: int | None = None,
     preemption_notices: Cloud | None = None,
     mirror_dir: str | os.PathLike[str] | None = None,
@@ -50,13 +58,19 @@ def train(
     the number of steps and the learning rate schedule, so a run that pauses and resumes has the
     same final parameters, checkpoints and scores as an uninterrupted run.
 
-    An invalid config or corpus raises an error before `workdir` changes.
+    An invalid config, corpus or function raises an error before `workdir` changes.
 
     Args:
       config: the config of the run.
       workdir: the run directory, also in a bucket (`s3://bucket/name`).
-      profile_steps: the first and the last step to profile.
+      loss: `loss(apply, batch, key) -> (sum, weight)`; see `training.objective`. The step minimizes
+        sum / weight over the whole batch. None is the loss of section 5.4 per target token.
+      metrics: `metrics(outputs, batch) -> {name: (sum, count)}`, computed in every step and logged
+        as means.
+      hooks: functions `hook(step, record, state)`; see `run.hooks`. A hook that raises ends the
+        run with a checkpoint.
       until: the step after which training pauses; None trains to the end.
+      profile_steps: the first and the last step to profile.
       metrics_port: the port on which process 0 serves Prometheus metrics on all network interfaces.
       mirror_dir: the parent of the local copy of a run in a bucket; None is the user's cache
         folder.
@@ -67,25 +81,30 @@ def train(
       signal n stopped the run with a checkpoint, from which the same call resumes.
 
     Raises:
-      UserError: the config, the corpus or the run directory is invalid, or `until` is not positive.
+      UserError: the config, the corpus, the run directory or a function is invalid, a hook failed,
+        or `until` is not positive.
       DivergedError: the loss or gradient was not finite in too many consecutive steps, or an
         evaluation had no finite probabilities. A `DivergedError` is a `UserError`.
     """
     if until is not None and until < 1:
         raise UserError(f"until={until} is not a step; give 1 or more, or leave it out")
+    parts = RunParts(loss, metrics, hooks)
     check_profiled(profile_steps, config.training.num_train_steps)
     mirrors, trained = None if mirror_dir is None else Path(mirror_dir), None
     try:
         with (
             SignalRequest(SIGUSR1) as profile_request,
-            serving_metrics(metrics_port) as metrics,
+            serving_metrics(metrics_port) as gauges,
             PreemptionNotices(preemption_notices) as notices,
-            open_run(config, as_path(workdir), mirrors) as run,
+            open_run(config, as_path(workdir), mirrors, parts) as run,
         ):
-            metrics.run = run
+            gauges.run = run
             state, signal = _train(run, profile_steps, until, profile_request, notices)
             with run.progress.during(CHECKPOINTS):  # a checkpoint of this step may exist already
-                run.log.checkpoint(run.checkpoints.save(state))
+                committed = run.log.checkpoint(run.checkpoints.save(state))
+            run.hooks(committed, state)
+            if run.hooks.failure is not None:
+                raise run.hooks.failure
             step = int(state.step)
             reason, advice = _end_reason(run, step, signal)
             exit_code = 128 + signal if signal else 0
@@ -115,14 +134,14 @@ def _train(
     state, progress = run.state, run.progress
     step = start = int(state.step)
     pause = run.last_step if until is None else max(start, min(run.last_step, until))
-    train_step = compile_train_step(run.config, run.model, run.mesh)
+    train_step = compile_train_step(run.config, run.model, run.mesh, run.parts.objective)
     scored_steps = {record["step"] for record in run.log.history.evaluations}
     if start and _evaluates(run, start) and start not in scored_steps:
         with progress.during(EVALUATION):  # a signal or a kill interrupted this evaluation
             signal = _evaluate(run, start, state)
         if signal:
             return state, signal
-    if _is_over(run):
+    if run.hooks.failure or _is_over(run):
         return state, 0
     meter = StepMeter(run, start)
     saver = _Saver(run, meter, notices)
@@ -138,7 +157,11 @@ def _train(
                 state, metrics = train_step(state, run.layout(shape).put(batch))
             meter.add(step, metrics)
             run.job.step(step)
-            is_scored = _evaluates(run, step)
+            if run.hooks and meter.logs(step):
+                meter.flush()
+                run.hooks(run.log.history.training[-1:], state)
+            # After a failure, the resumed run makes up for the evaluation.
+            is_scored = _evaluates(run, step) and not run.hooks.failure
             # Before an evaluation, as a stop may end it.
             if is_scored or is_due(run.config, step) or step == pause:
                 saver.save(state)
@@ -148,9 +171,9 @@ def _train(
                 if signal or _is_over(run):
                     return state, signal
             decision = saver.decide(step)
-            if decision != _NOTHING:
+            if decision != _NOTHING or run.hooks.failure:
                 saver.save(state)
-            if decision > _CHECKPOINT:
+            if decision > _CHECKPOINT or run.hooks.failure:
                 return state, decision // 2
     return state, 0
 
@@ -174,9 +197,10 @@ def _evaluate(run: Run, step: int, state: TrainState) -> int:
         measurement["metric"] = settings.metric
     # `training.checkpoint` requires this order: state, best parameters, log.
     with run.progress.during(CHECKPOINTS):
-        run.log.checkpoint(run.checkpoints.save(state))
+        committed = run.log.checkpoint(run.checkpoints.save(state))
         run.checkpoints.save_if_best(state, evaluation.scores.best, measurement)
     run.log.evaluation(step, evaluation, settings.num_samples, measurement)
+    run.hooks([*committed, run.log.history.evaluations[-1]], state)
     return 0
 
 
@@ -195,8 +219,10 @@ class _Saver:
     def save(self, state: TrainState) -> None:
         """Wait for the previous checkpoint and log it, then start to write a new one."""
         with self._meter.during(CHECKPOINTS):
-            self._run.log.checkpoint(self._run.checkpoints.save(state, self._meter.window.tolist()))
+            newest = self._run.checkpoints.save(state, self._meter.window)
+            committed = self._run.log.checkpoint(newest)
             self._run.job.checkpoint(int(state.step))
+        self._run.hooks(committed, state)
         self._saved, self._proposed = time.monotonic(), False
 
     def decide(self, step: int) -> int:

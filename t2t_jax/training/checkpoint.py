@@ -94,7 +94,7 @@ class Checkpoints:
         self._best: ocp.CheckpointManager | None = None
         self._best_score: Record | None = None  # only process 0 reads it
         self._lost: UserError | None = None  # the error of the last save into a bucket
-        self.window: Sequence[float] = origin.NO_STEPS
+        self.window = origin.Window()
         if identity.config.checkpoint.keep_best:
             self._best = self._open(BEST)
 
@@ -173,7 +173,8 @@ class Checkpoints:
         local_arrays, record = _together(path, read)
         restored = storage.distribute(local_arrays, items)
         _together(path, partial(origin.check_unaltered, restored, record, path))
-        self.window = record.get("window", origin.NO_STEPS)
+        no_steps = origin.Window()
+        self.window = origin.Window(record.get("window", no_steps.losses), record.get("pairs", {}))
         arrays = {name: restored[name] for name in items if name != "progress"}
         return TrainState(**arrays, **restored["progress"])
 
@@ -198,7 +199,7 @@ class Checkpoints:
                 if best > step:
                     self._best.delete(best)
 
-    def save(self, state: TrainState, window: Sequence[float] | None = None) -> int | None:
+    def save(self, state: TrainState, window: origin.Window | None = None) -> int | None:
         """Write `state` in the background, unless its step is already saved.
 
         After a temporary storage fault, this call blocks and retries for some minutes. Several

@@ -18,13 +18,21 @@ from t2t_jax.errors import UserError
 from t2t_jax.system.records import Record, Schema, check, digest, schema
 from t2t_jax.training.storage import Reader, UnreadableError, restore
 
-NO_STEPS = 0.0, 0.0, 0.0
-"""The window of a meter that has counted no step; see `run.meter.StepMeter`."""
 _SEAL = "sha256"
 _SCHEMA = schema(
     {"step": int, "config": dict, "sums": dict, "fingerprints": dict},
-    {"for_safety": bool, "provenance": dict, "window": list[float]},
+    {"for_safety": bool, "provenance": dict, "window": list[float]}
+    | {"pairs": dict[str, tuple[float, float]]},
 )
+
+
+class Window(NamedTuple):
+    """Sums over the steps since the last log record; see `run.meter`. The default is no step."""
+
+    losses: Sequence[float] = (0.0, 0.0, 0.0)
+    """The smoothed loss, the NLL and the target tokens."""
+    pairs: Mapping[str, Sequence[float]] = {}
+    """Sums and weights of an own loss and of metrics, by name."""
 
 
 class Identity(NamedTuple):
@@ -64,7 +72,7 @@ def make_origin(
     arrays: Mapping[str, PyTree[Array]],
     *,
     for_safety: bool = False,
-    window: Sequence[float] | None = None,
+    window: Window | None = None,
 ) -> Record:
     """Make the record of a checkpoint's origin.
 
@@ -80,7 +88,8 @@ def make_origin(
             "fingerprints": dict(identity.fingerprints),
             "sums": {name: _checksums(item) for name, item in arrays.items()},
             **({"for_safety": True} if for_safety else {}),
-            **({"window": list(window)} if window else {}),
+            **({"window": list(window.losses)} if window else {}),
+            **({"pairs": dict(window.pairs)} if window and window.pairs else {}),
             **({"provenance": identity.provenance} if identity.provenance else {}),
         }
     )

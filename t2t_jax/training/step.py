@@ -1,6 +1,6 @@
 """The training step: a pure function of the state and a batch."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple, TypeAlias, TypeVar, cast
 
@@ -14,31 +14,26 @@ from t2t_jax.batch import Batch
 from t2t_jax.config import Config, ParallelConfig
 from t2t_jax.errors import UserError
 from t2t_jax.kernels.choice import kernels_of
-from t2t_jax.kernels.reference import REFERENCE, Losses
+from t2t_jax.kernels.reference import REFERENCE
 from t2t_jax.modules.decoding_model import ScoringModel
 from t2t_jax.modules.interceptors import InterceptedJit
 from t2t_jax.modules.network import Network, declared_parameters
 from t2t_jax.modules.parameters import Parameters
 from t2t_jax.parallel.jax_settings import compiler_options, fixed_random_bits, random_key
 from t2t_jax.parallel.mesh import BatchLayout, by_rows, make_mesh, replicated
+from t2t_jax.training.objective import (
+    PAPER,
+    Apply,
+    LossSums,
+    Objective,
+    Pair,
+    StepSums,
+    loss_sums,
+)
 from t2t_jax.training.optimizer import Optimizer, join_parameters, partition
 from t2t_jax.training.recipe import are_frozen, clipped, make_optimizer, moving_average
 from t2t_jax.training.schedule import scheduled_rate
-from t2t_jax.training.state import TrainState, state_shardings
-
-
-class LossSums(NamedTuple):
-    """Sums of losses over target tokens, which parts of a batch add up before the division.
-
-    Attributes:
-      smoothed: label-smoothed cross-entropy, in nats.
-      nll: negative log-likelihood, in nats.
-      tokens: number of target tokens, without padding.
-    """
-
-    smoothed: Float32[Array, ""]
-    nll: Float32[Array, ""]
-    tokens: Float32[Array, ""]
+from t2t_jax.training.state import TrainState, abstract_state, state_shardings
 
 
 class StepMetrics(NamedTuple):
@@ -49,6 +44,7 @@ class StepMetrics(NamedTuple):
       gradient_norm: Euclidean norm of the gradient of the mean loss, before clipping.
       nonfinite_in_a_row: the same counter as in `TrainState`.
       nonfinite_total: the same counter as in `TrainState`.
+      pairs: sums of an own loss and metrics; see `StepSums`.
     """
 
     losses: LossSums
@@ -56,22 +52,11 @@ class StepMetrics(NamedTuple):
     learning_rate: Float32[Array, ""]
     nonfinite_in_a_row: Int32[Array, ""]
     nonfinite_total: Int32[Array, ""]
-
-
-def loss_sums(losses: Losses, batch: Batch) -> LossSums:
-    """Sum the losses over the target tokens of a batch (section 5.4).
-
-    Args:
-      losses: the label-smoothed loss and the negative log-likelihood of every target position.
-      batch: arrays `[b, t]`.
-    """
-    smoothed, nll = losses
-    mask = (batch.targets.segments != 0).astype(jnp.float32)  # [b, t], 0 at padding
-    return LossSums((smoothed * mask).sum(), (nll * mask).sum(), mask.sum())
+    pairs: Mapping[str, Pair]
 
 
 _Sums = TypeVar("_Sums")
-_Gradients: TypeAlias = Callable[..., tuple[Parameters, LossSums]]
+_Gradients: TypeAlias = Callable[..., tuple[Parameters, StepSums]]
 
 
 def _sum_over_passes(compute: Callable[[Batch, Int32[Array, ""]], _Sums], batch: Batch) -> _Sums:
@@ -144,11 +129,13 @@ def train_step(
     axis_name: str | None = None,
     mesh: Mesh | None = None,
     finish: Callable[[PyTree], PyTree] = REFERENCE.finish,
+    objective: Objective = PAPER,
 ) -> tuple[TrainState, StepMetrics]:
     """Update the parameters by one step (sections 5.3 and 5.4).
 
-    The loss is the mean over the target tokens of the global batch. The step skips an update whose
-    loss or gradient is not finite: parameters, optimizer state and moving average stay unchanged.
+    The loss is the mean over the target tokens of the global batch, or that of the objective. The
+    step skips an update whose loss or gradient is not finite: parameters, optimizer state and
+    moving average stay unchanged.
 
     Args:
       batch: the global batch of step `state.step`, arrays `[passes, rows, t]`.
@@ -157,16 +144,21 @@ def train_step(
       mesh: the devices of the state and the batch, which then reduce the gradients of several
         passes once; None lets the compiler choose.
       finish: wraps new parameters and optimizer state before other code reads them (`kernels_of`).
+      objective: the loss and the metrics.
 
     Returns:
       The state after the step, and its metrics.
     """
-    compute: _Gradients = partial(_gradient_sums, config, model, axis_name=axis_name)
+    compute: _Gradients = partial(_gradient_sums, config, model, objective, axis_name=axis_name)
     num_passes = len(batch.targets.tokens)
     if mesh is not None and num_passes > 1 and mesh.shape["data"] > 1:
         compute = _reducing_once(compute, mesh)
     gradients, sums = compute(state.params, state.step, batch)
-    gradients = optax.tree.scale(1 / jnp.maximum(sums.tokens, 1), gradients)
+    weight = sums.loss[1]
+    # A batch of padding has the weight 0. The weight of an own loss may be a fraction.
+    is_own = objective.loss is not None
+    divisor = jnp.where(weight == 0, 1, weight) if is_own else jnp.maximum(weight, 1)
+    gradients = optax.tree.scale(1 / divisor, gradients)
     optimizer = make_optimizer(config, declared_parameters(model))
     return update(config, optimizer, state, gradients, sums, finish)
 
@@ -174,13 +166,14 @@ def train_step(
 def _gradient_sums(
     config: Config,
     model: Network,
+    objective: Objective,
     params: Parameters,
     step: Int32[Array, ""],
     batch: Batch,
     *,
     axis_name: str | None,
-) -> tuple[Parameters, LossSums]:
-    """Compute the gradient of the summed loss, and the loss sums, over all passes.
+) -> tuple[Parameters, StepSums]:
+    """Compute the gradient of the summed loss, and the sums, over all passes.
 
     With `axis_name`, both are also summed over the members of the mapped axis.
     """
@@ -194,22 +187,18 @@ def _gradient_sums(
     if training.freeze:
         fixed, trained = partition(params, are_frozen(training.freeze, declared_parameters(model)))
 
-    def of_pass(pass_batch: Batch, pass_index: Int32[Array, ""]) -> tuple[Parameters, LossSums]:
-        def smoothed_sum(trained: Parameters) -> tuple[Float32[Array, ""], LossSums]:
-            losses: Losses = model.apply(
-                {"params": join_parameters(fixed, trained) if fixed else trained},
-                pass_batch,
-                label_smoothing=training.label_smoothing,
-                num_chunks=config.parallel.loss_chunks,
-                deterministic=False,
+    def of_pass(pass_batch: Batch, pass_index: Int32[Array, ""]) -> tuple[Parameters, StepSums]:
+        def total(trained: Parameters) -> tuple[Float32[Array, ""], StepSums]:
+            apply = Apply(
+                config,
+                model,
+                params=join_parameters(fixed, trained) if fixed else trained,
                 first_row=(pass_index * num_parts + part_index) * num_rows,
-                rngs={"dropout": step_key},
-                method="losses",
             )
-            sums = loss_sums(losses, pass_batch)
-            return sums.smoothed, sums
+            sums = objective.sums(apply, pass_batch, step_key)
+            return sums.loss[0], sums
 
-        return jax.grad(smoothed_sum, has_aux=True)(trained)
+        return jax.grad(total, has_aux=True)(trained)
 
     sums = _sum_over_passes(of_pass, batch)
     return sums if axis_name is None else jax.lax.psum(sums, axis_name)
@@ -228,7 +217,7 @@ def _reducing_once(compute: _Gradients, mesh: Mesh) -> _Gradients:
         spmd_axis_name="data",
     )
 
-    def run(params: Parameters, step: Int32[Array, ""], batch: Batch) -> tuple[PyTree, LossSums]:
+    def run(params: Parameters, step: Int32[Array, ""], batch: Batch) -> tuple[PyTree, StepSums]:
         # [passes, rows, t] -> [passes, parts, rows per part, t]
         parted_batch = jax.tree.map(lambda x: x.reshape(len(x), num_parts, -1, *x.shape[2:]), batch)
         return mapped(params, step, parted_batch)
@@ -241,7 +230,7 @@ def update(
     optimizer: Optimizer,
     state: TrainState,
     gradients: Parameters,
-    sums: LossSums,
+    sums: StepSums,
     finish: Callable[[PyTree], PyTree] = REFERENCE.finish,
 ) -> tuple[TrainState, StepMetrics]:
     """Apply the optimizer update of a step, unless the loss or the gradient is not finite.
@@ -252,7 +241,7 @@ def update(
     """
     training = config.training
     norm = optax.tree.norm(gradients)
-    is_finite = jnp.isfinite(sums.smoothed) & jnp.isfinite(norm)
+    is_finite = jnp.isfinite(sums.loss[0]) & jnp.isfinite(norm)
     step = state.step + 1
     if optimizer.has_rate:
         rate = jnp.ones(())
@@ -276,7 +265,8 @@ def update(
         averaged = moving_average(training.ema_decay, ema, params, step - num_skipped)
         ema = optax.tree.where(is_finite, averaged, ema)
     new_state = TrainState(step, params, optimizer_state, num_in_a_row, num_skipped, ema)
-    return new_state, StepMetrics(sums, norm, rate, num_in_a_row, num_skipped)
+    metrics = StepMetrics(sums.losses, norm, rate, num_in_a_row, num_skipped, sums.pairs)
+    return new_state, metrics
 
 
 def training_mesh(config: ParallelConfig) -> Mesh:
@@ -292,14 +282,32 @@ def training_mesh(config: ParallelConfig) -> Mesh:
 _CompiledStep = Callable[[TrainState, Batch], tuple[TrainState, StepMetrics]]
 
 
-def compile_train_step(config: Config, model: Network, mesh: Mesh) -> _CompiledStep:
+def check_objective(
+    config: Config, model: Network, mesh: Mesh, batch: Batch, objective: Objective
+) -> None:
+    """Trace a step with an own loss or metrics, without computing it.
+
+    Args:
+      batch: the shapes from `abstract_batch`.
+
+    Raises:
+      UserError: a function of the user fails, or its result has another form.
+    """
+    if objective != PAPER:
+        step = partial(train_step, config, model, mesh=mesh, objective=objective)
+        jax.eval_shape(step, abstract_state(config, model, mesh), batch)
+
+
+def compile_train_step(
+    config: Config, model: Network, mesh: Mesh, objective: Objective = PAPER
+) -> _CompiledStep:
     """Compile `train_step` for a mesh that splits batches by rows.
 
     The input state is donated: the step overwrites its arrays. With `parallel.backend="jit"` the
     result is a `jax.jit` function with `compiler_options`, which can also be lowered.
     """
     finish = kernels_of(mesh, config.model.dtype).finish
-    step = partial(train_step, config, model, finish=finish)
+    step = partial(train_step, config, model, finish=finish, objective=objective)
     if config.parallel.backend == "pmap":
         return _with_pmap(step, mesh)
     shards = state_shardings(config, model, mesh)

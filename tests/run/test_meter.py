@@ -14,7 +14,9 @@ from t2t_jax.run import progress
 from t2t_jax.run.log import RunLog
 from t2t_jax.run.meter import StepMeter
 from t2t_jax.run.progress import EVALUATION, PhaseTimer
-from t2t_jax.training.step import LossSums, StepMetrics
+from t2t_jax.training.objective import LossSums
+from t2t_jax.training.origin import Window
+from t2t_jax.training.step import StepMetrics
 
 TOKENS = 50.0
 STEPS = 10
@@ -31,7 +33,7 @@ def clock(monkeypatch):
 def _metrics():
     losses = LossSums(*(np.float32(x) for x in (100.0, 100.0, TOKENS)))
     number = np.float32(1.0)
-    return StepMetrics(losses, number, number, np.int32(0), np.int32(0))
+    return StepMetrics(losses, number, number, np.int32(0), np.int32(0), {})
 
 
 def _resident_bytes():
@@ -45,7 +47,7 @@ def test_what_compilation_takes_is_in_no_speed_and_in_no_time_left(
 ):
     log, lines, compiled = RunLog(tmp_path, first_step, STEPS), [], []
 
-    def keep(step, figures, seconds_left):
+    def keep(step, figures, seconds_left, metrics):
         lines.append((step, figures["target_tokens_per_second"], seconds_left))
         assert figures["step_seconds"] == TOKENS / figures["target_tokens_per_second"]
         assert figures["host_memory_bytes"] == pytest.approx(_resident_bytes(), rel=0.5)
@@ -53,7 +55,7 @@ def test_what_compilation_takes_is_in_no_speed_and_in_no_time_left(
     monkeypatch.setattr(log, "training", keep)
     config = Mock(training=TrainingConfig(num_train_steps=STEPS, log_every_steps=2))
     run = Mock(log=log, progress=PhaseTimer(), config=config)
-    run.mesh.size, run.checkpoints.window = 1, (0.0, 0.0, 0.0)
+    run.mesh.size, run.checkpoints.window = 1, Window()
     with log:
         one = StepMeter(run, first_step)
         for step in range(first_step + 1, STEPS + 1):

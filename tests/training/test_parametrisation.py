@@ -8,9 +8,10 @@ import pytest
 from t2t_jax.config import Config
 from t2t_jax.errors import UserError
 from t2t_jax.modules.models import make_model
+from t2t_jax.training.objective import LossSums, StepSums
 from t2t_jax.training.recipe import make_optimizer
 from t2t_jax.training.state import TrainState, create_state
-from t2t_jax.training.step import LossSums, compile_train_step, update
+from t2t_jax.training.step import compile_train_step, update
 
 
 def _trained(tiny, batch, **changes):
@@ -62,7 +63,7 @@ def test_equation_3_has_the_rate_of_the_base(tiny):
     params, zero = {"bias": jnp.ones(2)}, jnp.zeros((), jnp.int32)
     optimizer = make_optimizer(config, params)
     state = TrainState(zero, params, optimizer.init(params), zero, zero)
-    _, metrics = update(config, optimizer, state, params, LossSums(*jnp.ones(3)))
+    _, metrics = update(config, optimizer, state, params, StepSums(LossSums(*jnp.ones(3)), {}))
     assert float(metrics.learning_rate) == pytest.approx(2**-0.5 * 10**-1.5, rel=1e-6)
 
 

@@ -19,10 +19,11 @@ from t2t_jax.modules.network import declared_parameters
 from t2t_jax.modules.parameters import MatrixBox
 from t2t_jax.parallel.mesh import make_mesh, on_host, replicated
 from t2t_jax.training.checkpoint import Checkpoints
+from t2t_jax.training.objective import LossSums, StepSums
 from t2t_jax.training.origin import Identity
 from t2t_jax.training.recipe import make_optimizer
 from t2t_jax.training.state import abstract_state
-from t2t_jax.training.step import LossSums, update
+from t2t_jax.training.step import update
 from t2t_jax.training.step_memory import training_memory
 from tests.programs import run_python
 
@@ -98,7 +99,9 @@ class Run:
     def steps(self, state, count, scale=1.0):
         for _ in range(count):
             gradients = jax.tree.map(lambda x: scale * x, self._random(int(state.step)))
-            state, self.metrics = self._update(state, gradients, LossSums(*[np.float32(1)] * 3))
+            state, self.metrics = self._update(
+                state, gradients, StepSums(LossSums(*[np.float32(1)] * 3), {})
+            )
         return state
 
     def _random(self, seed):

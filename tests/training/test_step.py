@@ -17,13 +17,13 @@ from t2t_jax.kernels.tpu import TPU_BFLOAT16
 from t2t_jax.modules.cached_decoding import TransformerDecoding
 from t2t_jax.parallel.mesh import batch_layout, replicated
 from t2t_jax.training import step as step_module
+from t2t_jax.training.objective import loss_sums
 from t2t_jax.training.schedule import learning_rate
 from t2t_jax.training.state import abstract_state, create_state, init_state
 from t2t_jax.training.step import (
     abstract_batch,
     compile_train_step,
     eval_step,
-    loss_sums,
     train_step,
     training_mesh,
 )
@@ -310,7 +310,7 @@ def test_abstract_state_and_batch_are_those_that_the_step_takes(tiny, batch):
 def test_the_step_is_traced_and_compiled_once_for_a_shape(tiny, batch, backend):
     run = tiny.changed(parallel__backend=backend)
     state = create_state(*run)
-    with mock.patch("t2t_jax.training.step.loss_sums", wraps=loss_sums) as traced:
+    with mock.patch("t2t_jax.training.objective.loss_sums", wraps=loss_sums) as traced:
         step = compile_train_step(*run)
         counts = []
         for _ in range(3):

@@ -34,7 +34,7 @@ from t2t_jax.modules.parameters import Parameters
 from t2t_jax.run.evaluation import prepare_evaluation
 from t2t_jax.system.signals import safe_point
 from t2t_jax.tasks.measures.bleu import corpus_scores
-from t2t_jax.training.step import loss_sums
+from t2t_jax.training.objective import loss_sums
 
 _ROWS = 16  # sentences per batch
 _GRADIENT_ROWS = 4  # sentences whose gradients are computed together, to bound the memory

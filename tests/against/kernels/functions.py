@@ -323,6 +323,10 @@ def updates(case: Any, x: X) -> Any:
     optimizer, average = recipe.make_optimizer(config, {}), params if rate else None
     now: Any = state.TrainState(zero, params, optimizer.init(params), zero, zero, average)
     for factor in (1, -2, jnp.nan, 0.5):
-        given = factor * x, step.LossSums(*[jnp.float32(factor)] * 3), case["preset"].finish
+        given = (
+            factor * x,
+            step.StepSums(step.LossSums(*[jnp.float32(factor)] * 3), {}),
+            case["preset"].finish,
+        )
         now, metrics = step.update(config, optimizer, now, *given)
     return now, metrics

@@ -1,0 +1,61 @@
+"""The parts of a run that Python gives to `train`, beside the config."""
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from t2t_jax.errors import UserError, quote
+from t2t_jax.run.hooks import Hook
+from t2t_jax.training.objective import LossFunction, MetricsFunction, Objective, name_of
+
+
+@dataclass(frozen=True)
+class RunParts:
+    """Functions of the user; see `train`.
+
+    Raises:
+      UserError: one cannot be called as it will be.
+    """
+
+    loss: LossFunction | None = None
+    metrics: MetricsFunction | None = None
+    hooks: Sequence[Hook] = ()
+
+    def __post_init__(self) -> None:
+        """Check the form of the functions."""
+        if not isinstance(self.hooks, Sequence):
+            raise UserError(f"hooks={quote(self.hooks)} is not a list; give hooks=[function, ...]")
+        _check_callable("loss", self.loss, "apply, batch, key")
+        _check_callable("metrics", self.metrics, "outputs, batch")
+        for index, hook in enumerate(self.hooks):
+            _check_callable(f"hooks[{index}]", hook, "step, metrics, state", optional=False)
+
+    @property
+    def objective(self) -> Objective:
+        """Return what a step minimizes and measures."""
+        return Objective(self.loss, self.metrics)
+
+    def names(self) -> str:
+        """Return the names of the functions, which all processes share."""
+        functions = (self.loss, self.metrics, *self.hooks)
+        return repr([None if part is None else name_of(part) for part in functions])
+
+
+def _check_callable(name: str, value: object, arguments: str, *, optional: bool = True) -> None:
+    """Refuse a value that cannot be called with these arguments."""
+    if value is None and optional:
+        return
+    problem = "" if callable(value) else "is not callable"
+    if callable(value):
+        try:
+            inspect.signature(value).bind(*arguments.split(", "))
+        except TypeError as error:
+            problem = f"cannot be called as {name}({arguments}): {error}"
+        except ValueError:  # a built-in function without a signature
+            pass
+    if problem:
+        raise UserError(f"{name}={quote(value)} {problem}; give a function of ({arguments})")
+
+
+NO_PARTS = RunParts()
+"""The parts of a run that only its config defines."""
