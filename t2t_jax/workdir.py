@@ -54,7 +54,7 @@ CONFIG, VOCABULARY = "config.json", "vocabulary.model"
 _CORPUS, _VOCABULARY_HASH = "corpus.sha256", "vocabulary.sha256"
 IMPORTED = "imported.json"
 """The file that records the source of an imported model."""
-_REGISTERED = "registered"
+REGISTERED = "registered"
 LOG, _SCORES = "log.jsonl", "scores.jsonl"
 """The log of a run, which `run.log` writes, and the scores that commands write."""
 PROVENANCE = "provenance.json"
@@ -147,7 +147,7 @@ def _no_run(workdir: Path) -> UserError:
 
 def _kept_file(workdir: Path) -> str:
     """Describe how to register functions from the copies in the run directory; "" if none exist."""
-    copies = sorted((workdir / _REGISTERED).glob("*.py"))
+    copies = sorted((workdir / REGISTERED).glob("*.py"))
     if not copies:
         return ""
     path_of_content = {copy.read_bytes(): str(copy) for copy in reversed(copies)}
@@ -161,7 +161,7 @@ def _kept_file(workdir: Path) -> str:
 def _file_of(workdir: Path, field: str) -> Path:
     old_names = (old for old, row in RENAMED.items() if row.name == f"model.{field}")
     names = (field, *(old.removeprefix("model.") for old in old_names))
-    copies = [workdir / _REGISTERED / f"{name}.py" for name in names]
+    copies = [workdir / REGISTERED / f"{name}.py" for name in names]
     return next(filter(Path.is_file, copies), copies[0])
 
 

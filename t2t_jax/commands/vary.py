@@ -17,6 +17,7 @@ from t2t_jax.errors import UserError, quote
 if TYPE_CHECKING:
     from t2t_jax.sweep.sampling import Range
 
+_COMMA = re.compile(r",(?![^()]*\))")  # not between parameters, as in wsd(decay_fraction=0.2)
 _RANGE = re.compile(r"([^:]+):([^:]+):(log|lin)([0-9]{0,4})")
 _DIGITS = 4
 """Significant digits of the numbers inside a range, which are part of variant names."""
@@ -84,7 +85,8 @@ def values_in(flag: str, path: str, text: str) -> list[object]:
       flag: the flag that has the text, for errors.
       path: the path of the field, such as `model.d_ff`.
     """
-    return [value for part in text.split(",") for value in _values(f"{flag} {path}", path, part)]
+    parts = _COMMA.split(text)
+    return [value for part in parts for value in _values(f"{flag} {path}", path, part)]
 
 
 def tuned_fields(factors: Sequence[str], *, for_sampler: bool) -> "dict[str, list[object] | Range]":

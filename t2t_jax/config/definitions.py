@@ -1,7 +1,9 @@
 """Compare the definitions of parts that users register: as syntax trees of files, and as code."""
 
 import ast
+import inspect
 import re
+import textwrap
 from dataclasses import fields, is_dataclass
 from types import CodeType
 from typing import Any, NamedTuple
@@ -66,6 +68,24 @@ _GENERATED = re.compile(
     "__(dict|weakref|doc|module|annotat.*|static_attributes|firstlineno|match_args|dataclass_.*"
     "|init|repr|eq|hash|setattr|delattr|replace)__"
 )
+
+
+def source_of(part: Any) -> str:
+    """Return the source text of a function or class, also of a notebook.
+
+    Raises:
+      OSError or TypeError: Python cannot find the source.
+    """
+    try:
+        return textwrap.dedent(inspect.getsource(part))
+    except (OSError, TypeError):
+        if not isinstance(part, type):
+            raise
+    # Before Python 3.13, only the methods of a notebook's class have a source.
+    leaves = [(leaf.name, str(leaf.type), repr(leaf.default)) for leaf in fields(part)]
+    methods = [x for name, x in vars(part).items() if not _GENERATED.match(name)]
+    texts = (textwrap.dedent(inspect.getsource(x)) for x in filter(inspect.isfunction, methods))
+    return "".join([f"{leaves}\n", *texts])
 
 
 def definition(value: Any) -> Any:

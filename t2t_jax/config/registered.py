@@ -1,16 +1,18 @@
 """The parts of a config that a config file, a program or a notebook registered."""
 
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from dataclasses import is_dataclass
+from typing import TYPE_CHECKING, Any
 
 from t2t_jax.config.families import FAMILIES
-from t2t_jax.config.registry import FILES, Registered, Registry
+from t2t_jax.config.registry import FILES, Registered, Registry, snake_case
 from t2t_jax.config.tables import NAMED
 
 if TYPE_CHECKING:
     from t2t_jax.config.config import Config
 
-_PARTS: dict[str, Registry] = {**NAMED, "model.architecture": FAMILIES}
+_PARTS: dict[str, Registry[Any]] = {**NAMED, "model.architecture": FAMILIES}
 
 
 def registered_parts(config: "Config") -> dict[str, Registered]:
@@ -37,3 +39,30 @@ def check_registered_parts(config: "Config") -> None:
     for path, registry in _PARTS.items():
         if (value := config.value(path)) is not None:
             registry.check(path, value)
+
+
+def with_parts(config: "Config", parts: Mapping[str, object]) -> "Config":
+    """Return a config that names parts which a program gives as objects.
+
+    An unregistered part is registered under its name in snake case, or else as `own_KIND`.
+
+    Args:
+      parts: by config field, a text for the field, a function, an object of a frozen dataclass, or
+        None, which keeps the value of the config.
+    """
+    changes: dict[str, object] = {}
+    for path, part in parts.items():
+        if part is None:
+            continue
+        registry = _PARTS[path]
+        classes = [x.part for x in registry.registered_parts.values()]
+        if not isinstance(part, str) and type(part) not in classes:
+            is_entry = is_dataclass(part) and not isinstance(part, type)
+            definition: Any = type(part) if is_entry else part
+            name = snake_case(getattr(definition, "__name__", ""))
+            is_free = name.isidentifier() and name not in registry.names
+            name = name if is_free else f"own_{registry.kind}"
+            registry.register(name, definition, replace=True)
+            part = part if is_entry else name
+        changes[path] = part
+    return config.replace(changes)

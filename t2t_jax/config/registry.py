@@ -338,11 +338,16 @@ def register(kind: str, name: str = "", *, replace: bool = False) -> Callable[[_
         raise UserError(f"kind={quote(kind)} is not one of {', '.join(REGISTRIES)}; {hint}")
 
     def decorate(part: _Part) -> _Part:
-        own_name = name or _SNAKE.sub("_", getattr(part, "__name__", "")).lower()
-        REGISTRIES[kind].register(own_name, part, replace=replace)
+        part_name = name or snake_case(getattr(part, "__name__", ""))
+        REGISTRIES[kind].register(part_name, part, replace=replace)
         return part
 
     return decorate
+
+
+def snake_case(name: str) -> str:
+    """Convert the name of a class, such as `StepDecay`, to `step_decay`."""
+    return _SNAKE.sub("_", name).lower()
 
 
 class UnregisteredError(UserError):
@@ -430,7 +435,8 @@ def check_entry_class(title: str, kind: type) -> None:
         hint = get_type_hints(kind)[leaf.name]
         if leaf.init and not is_plain(hint):
             raise UserError(
-                f"{title} has a parameter {leaf.name}: {leaf.type}, which a config cannot store; "
+                f"{title} has a parameter {leaf.name}: {getattr(hint, '__name__', hint)}, which a "
+                "config cannot store; "
                 "use bool, int, float, str, Literal, a tuple of one of them, or None"
             )
 

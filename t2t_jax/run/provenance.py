@@ -5,12 +5,10 @@ code as one experiment.
 """
 
 import hashlib
-import inspect
 import json
 import platform
 import re
 import subprocess
-import textwrap
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
@@ -20,7 +18,7 @@ from pathlib import Path
 from typing import NotRequired, TypedDict
 
 from t2t_jax.config import Config
-from t2t_jax.config.definitions import syntax
+from t2t_jax.config.definitions import source_of, syntax
 from t2t_jax.config.families import FAMILIES
 from t2t_jax.config.registered import registered_parts
 from t2t_jax.config.registry import Registered
@@ -49,6 +47,8 @@ _HASHED = (
 _PACKAGE = Path(__file__).parents[1]
 _GIT_TIMEOUT = 10.0  # seconds; git may be slow on a shared filesystem
 
+UNKNOWN = "unknown"
+"""The hash of code that this process cannot read."""
 UNRECORDED: Record = {"code": "unrecorded", "versions": {}}
 """The record for runs before version 0.3.0, which recorded no software."""
 _UNRECORDED_RUN = UNRECORDED | {"first_step": 0}
@@ -197,7 +197,7 @@ def _hash_of_file(file: Path) -> str:
 
 def _files_of_config(config: Config) -> dict[str, str]:
     """Return the hashes of registered functions and plugins that a config names."""
-    hashes = {part.title: _hash_of_part(part) for part in registered_parts(config).values()}
+    hashes = {part.title: hash_of_part(part) for part in registered_parts(config).values()}
     for module in _modules_of(config):
         package, *parts = module.split(".")
         if package != _PACKAGE.name:
@@ -221,20 +221,19 @@ def _hashes_of_package(name: str) -> dict[str, str]:
     with suppress(ImportError, ValueError):  # __main__ raises ValueError
         module_spec = find_spec(name)
     if module_spec is None or module_spec.origin is None:
-        return {name: "unknown"}
+        return {name: UNKNOWN}
     origin = Path(module_spec.origin)
     folder = origin.parent if module_spec.submodule_search_locations else origin
     return _hashes(origin.parents[bool(module_spec.submodule_search_locations)], [folder])
 
 
-def _hash_of_part(registered: Registered) -> str:
-    """Return a hash of the file or notebook part that registered a name; "unknown" if lost."""
+def hash_of_part(registered: Registered) -> str:
+    """Return a hash of the file or notebook part that registered a name; `UNKNOWN` if lost."""
     part = getattr(registered.part, "function", registered.part)  # an `Entry` has a function
     try:
-        text = registered.source.text if registered.source else inspect.getsource(part)
-        return _hash(syntax(textwrap.dedent(text)))
+        return _hash(syntax(registered.source.text if registered.source else source_of(part)))
     except (OSError, TypeError, SyntaxError, ValueError):  # a builtin, or interactive code
-        return "unknown"
+        return UNKNOWN
 
 
 @cache

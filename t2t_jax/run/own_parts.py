@@ -1,0 +1,81 @@
+"""Compare the registered parts of a resumed run with those that the run was started with.
+
+`W/registered/parts.json` has, for the parts that a program or a file registered: the learning rate
+at 16 steps, the tree of the optimizer state, and a hash of each definition.
+"""
+
+import json
+from pathlib import Path
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from t2t_jax.config import Config
+from t2t_jax.config.registered import registered_parts
+from t2t_jax.errors import UserError
+from t2t_jax.modules.network import Network
+from t2t_jax.parallel.processes import is_main
+from t2t_jax.run.provenance import UNKNOWN, hash_of_part
+from t2t_jax.system.atomic_file import write_whole
+from t2t_jax.system.records import Record, read_object, schema
+from t2t_jax.training.schedule import scheduled_rate
+from t2t_jax.training.state import abstract_state
+from t2t_jax.workdir import REGISTERED
+
+_STEPS = [2**power for power in range(16)]
+_SCHEMA = schema({"definitions": dict}, {"rates": list[float], "state": str})
+
+
+def check_own_parts(config: Config, model: Network, mesh: Mesh, workdir: Path) -> None:
+    """Refuse to resume a run with another schedule, optimizer or loss than it was started with.
+
+    Raises:
+      UserError: a rate, the tree of the optimizer state or a definition differs.
+    """
+    path = workdir / REGISTERED / "parts.json"
+    if not path.is_file():
+        return
+    stored = read_object(path, _SCHEMA, "remove it if the registered parts are the same")
+    now = _record(config, model, mesh)
+    rates = zip(_STEPS, stored.get("rates", ()), now.get("rates", ()), strict=False)
+    for step, before, rate in rates:
+        if not np.isclose(before, rate, rtol=1e-5, atol=0, equal_nan=True):
+            raise _changed(config, "schedule", f"rate {before:.6g} at step {step}, not {rate:.6g}")
+    if stored.get("state", now.get("state")) != now.get("state"):
+        raise _changed(config, "optimizer", "another tree of state")
+    for field, before in stored["definitions"].items():
+        after = now["definitions"].get(field, before)
+        if UNKNOWN not in (before, after) and before != after:
+            raise _changed(config, field, "another definition")
+
+
+def _changed(config: Config, field: str, difference: str) -> UserError:
+    part = registered_parts(config)[field]
+    return UserError(
+        f"{part.title} is not the one that the run was started with, which has {difference}; "
+        "bring it back, or choose another workdir"
+    )
+
+
+def keep_own_parts(config: Config, model: Network, mesh: Mesh, workdir: Path) -> None:
+    """Write what `check_own_parts` reads, in process 0; write nothing without registered parts."""
+    path, record = workdir / REGISTERED / "parts.json", _record(config, model, mesh)
+    if is_main() and any(record.values()) and not path.exists():
+        path.parent.mkdir(exist_ok=True)
+        write_whole(path, json.dumps(record).encode())
+
+
+def _record(config: Config, model: Network, mesh: Mesh) -> Record:
+    parts = registered_parts(config)
+    # `check_registered` compares the files of parts that a file registered.
+    hashes = {field: hash_of_part(part) for field, part in parts.items() if not part.source}
+    record: Record = {"definitions": hashes}
+    if "schedule" in parts:
+        width = config.model.scaling_width
+        rates = [scheduled_rate(config.training, width, step) for step in _STEPS]
+        record["rates"] = [float(rate) for rate in rates]
+    if "optimizer" in parts:
+        state = abstract_state(config, model, mesh).optimizer
+        record["state"] = str(jax.tree.map(lambda x: f"{x.dtype}{list(x.shape)}", state))
+    return record
