@@ -26,7 +26,7 @@ import tyro
 
 import t2t_jax
 from t2t_jax.config.checks import require
-from t2t_jax.config.families import FAMILIES, Family, WithDecoder, WithTokens
+from t2t_jax.config.families import Family, WithDecoder, WithTokens
 from t2t_jax.config.file import load_config
 from t2t_jax.config.model import InputProjection, Stack
 from t2t_jax.functional.masks import causal_mask, segment_mask
@@ -123,8 +123,8 @@ class PrefixDecoding(CachedDecoding):
         return {"encoder": encoder, "cross": cross, "decoder": decoder}
 
 
-FAMILIES["prefix"] = Family(
-    PrefixConfig, f"{__name__}:PrefixModel", f"{__name__}:PrefixDecoding", tasks=("translation",)
+t2t_jax.register("family", "prefix")(
+    Family(PrefixConfig, f"{__name__}:PrefixModel", f"{__name__}:PrefixDecoding", ("translation",))
 )
 
 

@@ -20,7 +20,7 @@ from tests.trained import records_of
 @pytest.fixture(scope="module", autouse=True)
 def own_family():
     yield load_example("own_family")
-    del FAMILIES["prefix"]
+    FAMILIES.forget()
 
 
 @pytest.fixture(scope="module")
