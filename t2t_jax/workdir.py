@@ -26,6 +26,7 @@ from typing import NamedTuple
 from t2t_jax.config import Config, differences, format_differences
 from t2t_jax.config.checks import reading_stored_config
 from t2t_jax.config.config import check_recipe
+from t2t_jax.config.corpus_name import OWN
 from t2t_jax.config.registered import registered_parts
 from t2t_jax.config.registry import FILES, UnregisteredError
 from t2t_jax.data.corpus import Corpus
@@ -342,10 +343,12 @@ def run_vocabulary(config: Config, corpus: Corpus, workdir: Path) -> Vocabulary 
             f"{corpus.fingerprint('train')} into it"
         )
     if fingerprint != corpus.fingerprint("train"):
+        remedy = "restore the files, or the order and weights of a mixture"
+        if OWN in (config.data.corpus, read_config(workdir).data.corpus):
+            remedy = "give as `data` the same rows in the same order"
         raise UserError(
             f"the training text of {config.data.corpus} is not what {workdir} was started with "
-            f"({_CORPUS} in there); restore the files, or the order and weights of a mixture, or "
-            "choose another --workdir"
+            f"({_CORPUS} in there); {remedy}, or choose another --workdir"
         )
     # The run may have been killed between the two files. The same text gives the same vocabulary.
     return read_vocabulary(workdir) if vocabulary_file.exists() else None

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from t2t_jax.config.checks import FITS, MAY_CHANGE, NOT_EXPORTED, POSITIVE, Section, require, within
+from t2t_jax.config.corpus_name import check_corpus
 from t2t_jax.config.tables import MeasureName, TaskName
 from t2t_jax.config.tasks import TASKS, TaskFacts, task_name
 
@@ -29,7 +30,8 @@ class DataConfig(Section):
     NAME DIR`), `tfds:NAME/CONFIG`, or `trees:DIR` (train.mrg dev.mrg: sentences to constituency
     trees; DIR+DIR trains on both).
     `text:A*3+text:B` mixes corpora: an epoch reads A three times and B once. `shards:PATTERN` reads
-    many files, such as 'shards:s3://bucket/{split}-*.parquet' (docs/shards.md)."""
+    many files, such as 'shards:s3://bucket/{split}-*.parquet' (docs/shards.md). `python:` is the
+    argument `data` of `t2t_jax.train`."""
     source_language: str = field(default="en", metadata=NOT_EXPORTED)
     """Language to translate from; the file suffix or the TFDS feature name."""
     target_language: str = field(default="de", metadata=NOT_EXPORTED)
@@ -86,6 +88,7 @@ class DataConfig(Section):
     def __post_init__(self) -> None:
         """Check every field."""
         super().__post_init__()
+        check_corpus(self.corpus, self.facts)
         padded_length = -(-self.max_length // 8) * 8
         for name in ("source_tokens_per_step", "target_tokens_per_step"):
             tokens = getattr(self, name)

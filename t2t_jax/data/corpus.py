@@ -14,13 +14,14 @@ from pathlib import Path
 
 from t2t_jax import plugins
 from t2t_jax.config import DataConfig, tasks
+from t2t_jax.config.corpus_name import BUNDLED, OWN, added_schemes, components_of, unknown_corpus
 from t2t_jax.data import text_files
-from t2t_jax.data.corpus_name import added_schemes, components_of
+from t2t_jax.data.own import own_splits
 from t2t_jax.data.splits import SPLITS, Chunk, Split, chunks, digest, with_dev
 from t2t_jax.data.trees import FORMAT_VERSION, clean_tree, parse_trees
 from t2t_jax.errors import UserError, quote
 
-_BUNDLED, _BUNDLED_FILES = "bundled:", Path(__file__).parent / "bundled"
+_BUNDLED_FILES = Path(__file__).parent / "bundled"
 
 
 @dataclass(frozen=True)
@@ -28,8 +29,8 @@ class Corpus:
     """Sentence pairs, or sentences and their trees, in splits."""
 
     name: str
-    """The corpus as the config names it: bundled:, text:DIR, NAME:DIR, tfds:NAME/CONFIG or
-    trees:DIR, or a mixture of them."""
+    """The corpus as the config names it: bundled:, text:DIR, NAME:DIR, tfds:NAME/CONFIG, trees:DIR
+    or python:, or a mixture."""
     parts: Mapping[str, Split]
     """The splits of the corpus, by name."""
     components: tuple[tuple["Corpus", int], ...] = ()
@@ -87,10 +88,14 @@ class Corpus:
         return self.parts[split]
 
 
-def open_corpus(config: DataConfig) -> Corpus:
-    """Open and check the corpus that `config.corpus` names, without reading it into memory."""
-    corpora = tuple((_open(name, config), weight) for name, weight in components_of(config.corpus))
-    (first, weight), is_mixture = corpora[0], len(corpora) > 1
+def open_corpus(config: DataConfig, data: object = None) -> Corpus:
+    """Open and check the corpus that `config.corpus` names, without reading it into memory.
+
+    Args:
+      data: the corpus that a program gives instead, as `data.own` describes it.
+    """
+    components = components_of(config.corpus)
+    is_mixture = len(components) > 1
     if config.mixture_temperature is not None and not is_mixture:
         raise UserError(
             f"data.mixture_temperature={config.mixture_temperature} has no effect on one corpus, "
@@ -101,25 +106,53 @@ def open_corpus(config: DataConfig) -> Corpus:
             f"data.dev_lines={config.dev_lines} is for one corpus, but {config.corpus} is a "
             "mixture; give its first corpus a dev split, and leave data.dev_lines out"
         )
+    if data is not None:
+        return replace(own_corpus(data, config), task=config.task)
+    if config.corpus == OWN:
+        raise UserError(
+            f"data.corpus={OWN!r} is the data of a Python program; give the same data to t2t_jax."
+            "train(config, workdir, data=...) or t2t_jax.evaluate(translator, data), or name a "
+            "corpus such as text:DIR (--data.corpus, or --corpus of t2t-jax evaluate)"
+        )
+    corpora = tuple((_open(name, config), weight) for name, weight in components)
+    first, weight = corpora[0]
     return _mixture(config.corpus, *corpora) if is_mixture or weight > 1 else first
+
+
+def own_corpus(data: object, config: DataConfig, split: str = "train") -> Corpus:
+    """Return the corpus of data from Python, which is checked, but not read into memory.
+
+    Args:
+      data: a `Corpus`, which is returned unchanged, or data as `data.own` describes it.
+      split: the name of the split if `data` is one sequence.
+    """
+    if isinstance(data, Corpus):
+        return data
+    parts = own_splits(data, config, split)
+    task = tasks.task_name(config.corpus, config.task)
+    return _checked(OWN, parts, config.dev_lines if "train" in parts else 0, task)
 
 
 def _open(name: str, config: DataConfig) -> Corpus:
     facts = tasks.TASKS[tasks.task_name(name, config.task)]
     parts: dict[str, Split] = plugins.load(facts.corpora)(name, config)
-    if config.dev_lines:
-        parts = with_dev(name, parts, config.dev_lines)
+    return _checked(name, parts, config.dev_lines, config.task)
+
+
+def _checked(name: str, parts: dict[str, Split], dev_lines: int, task: str) -> Corpus:
+    if dev_lines:
+        parts = with_dev(name, parts, dev_lines)
     for split in SPLITS:  # other test sets may be large, and are checked when they are read
         if split in parts:
             parts[split].fingerprint()
-    return Corpus(name, parts, task=config.task)
+    return Corpus(name, parts, task=task)
 
 
 def pair_splits(name: str, config: DataConfig) -> dict[str, Split]:
     """Return the splits of a corpus of parallel text, such as `text:DIR`, by name."""
     scheme, _, path = name.partition(":")
     languages = config.source_language, config.target_language
-    if name == _BUNDLED:
+    if name == BUNDLED:
         return text_files.text_splits(_BUNDLED_FILES, *languages)
     if scheme == "text" and path:
         return text_files.file_splits(path, config, languages) or text_files.text_splits(
@@ -127,7 +160,7 @@ def pair_splits(name: str, config: DataConfig) -> dict[str, Split]:
         )
     if (provider := added_schemes().get(scheme)) and path:
         return _provided_splits(provider.pairs, name, config)
-    raise _unknown_corpus(name)
+    raise unknown_corpus(name)
 
 
 def _provided_splits(function: str, name: str, config: DataConfig) -> dict[str, Split]:
@@ -138,7 +171,7 @@ def tree_splits(corpus_name: str, config: DataConfig) -> dict[str, Split]:
     """Return the splits of sentences and their trees, such as `trees:DIR`, by name."""
     paths = corpus_name.partition(":")[2].split("+")
     if not all(paths):
-        raise _unknown_corpus(corpus_name)
+        raise unknown_corpus(corpus_name)
     main_dir, *train_directories = map(text_files.corpus_directory, paths)
     files = {
         name: [file] for name in SPLITS if (file := text_files.find_text(main_dir, f"{name}.mrg"))
@@ -155,14 +188,6 @@ def tree_splits(corpus_name: str, config: DataConfig) -> dict[str, Split]:
     return {
         name: Split.of(_survey_trees, _read_trees, *files[name]) for name in SPLITS if name in files
     }
-
-
-def _unknown_corpus(name: str) -> UserError:
-    added = ", ".join(f"{scheme}:{row.form}" for scheme, row in added_schemes().items())
-    return UserError(
-        f"corpus={quote(name)} is not bundled:, text:DIR, text:FILE.tsv, text:FILE.jsonl, "
-        f"trees:DIR, {added}, nor a mixture such as text:A*3+text:B"
-    )
 
 
 def _mixture(name: str, *corpora: tuple[Corpus, int]) -> Corpus:
@@ -199,7 +224,7 @@ def document_splits(name: str, config: DataConfig) -> dict[str, Split]:
     `bundled:` reads the source side of the bundled corpus.
     """
     scheme, _, path = name.partition(":")
-    if name == _BUNDLED:
+    if name == BUNDLED:
         directory, suffix = _BUNDLED_FILES, config.source_language
     elif scheme == "text" and (file_splits := text_files.file_splits(path, config, ("text",))):
         return file_splits

@@ -15,7 +15,7 @@ from jaxtyping import Float32, Float64, Int32
 from t2t_jax.batch import Batch, Sequence
 from t2t_jax.config import Config, DecodingConfig
 from t2t_jax.data.batching import Batches
-from t2t_jax.data.corpus import Corpus, open_corpus
+from t2t_jax.data.corpus import Corpus, open_corpus, own_corpus
 from t2t_jax.data.rows import Examples, Placement
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.arguments import whole_number
@@ -77,7 +77,7 @@ class Evaluation:
 
 def evaluate(
     translator: Translator,
-    corpus: Corpus | None = None,
+    corpus: object = None,
     split: str = "test",
     *,
     num_sentences: int | None = None,
@@ -88,7 +88,8 @@ def evaluate(
 
     Args:
       translator: the model; its config defines how to read the corpus.
-      corpus: None uses the corpus of the model's config.
+      corpus: a `Corpus`, or data as `train` takes them, but one sequence becomes `split`; None uses
+        the corpus of the model's config.
       split: the split to evaluate.
       num_sentences: the number of sentences, documents or images to evaluate, starting with the
         first; None means all. Losses and scores cover the same sentences.
@@ -103,10 +104,11 @@ def evaluate(
     whole_number(seed, "seed", 0, 2**32 - 1)
     if num_sentences is not None and whole_number(num_sentences, "num_sentences") < 1:
         raise UserError(f"num_sentences={num_sentences} is not positive; use None for all")
-    corpus = open_corpus(translator.config.data) if corpus is None else corpus
+    config = translator.config.data
+    opened = open_corpus(config) if corpus is None else own_corpus(corpus, config, split)
     if num_sentences is not None:
-        corpus = corpus.first(split, num_sentences)
-    return evaluate_split(translator, corpus, split, seed=seed, **overrides)
+        opened = opened.first(split, num_sentences)
+    return evaluate_split(translator, opened, split, seed=seed, **overrides)
 
 
 def evaluate_split(

@@ -1,4 +1,4 @@
-"""The parts of a run that Python gives to `train`, beside the config."""
+"""The parts of a run that Python gives to `train`, besides the config."""
 
 import inspect
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from t2t_jax.training.objective import LossFunction, MetricsFunction, Objective,
 
 @dataclass(frozen=True)
 class RunParts:
-    """Functions of the user; see `train`.
+    """Functions and data of the user; see `train`.
 
     Raises:
       UserError: one cannot be called as it will be.
@@ -20,6 +20,8 @@ class RunParts:
     loss: LossFunction | None = None
     metrics: MetricsFunction | None = None
     hooks: Sequence[Hook] = ()
+    data: object = None
+    """The corpus, as `data.own` describes it; None is the corpus of the config."""
 
     def __post_init__(self) -> None:
         """Check the form of the functions."""

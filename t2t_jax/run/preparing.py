@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 
 import t2t_jax.workdir as run_files
 from t2t_jax.config import Config
+from t2t_jax.config.corpus_name import BUNDLED, OWN
 from t2t_jax.config.registered import check_registered_parts, registered_parts
 from t2t_jax.data.batching import Batches, describe_corpus
 from t2t_jax.data.corpus import Corpus, open_corpus
@@ -118,6 +119,9 @@ def make_plan(config: Config, workdir: Path, parts: RunParts = NO_PARTS) -> Plan
         package of the extra `train` is not installed.
     """
     check_installed("train", "training", *OF_TRAINING)
+    if parts.data is not None:
+        name = parts.data.name if isinstance(parts.data, Corpus) else OWN
+        config = config.replace({"data.corpus": name})
     check_registered_parts(config)
     if jax.process_count() > 1 and str(workdir).startswith("s3:"):
         raise UserError(
@@ -136,7 +140,7 @@ def make_plan(config: Config, workdir: Path, parts: RunParts = NO_PARTS) -> Plan
     check_memory(config, config.data.vocab_size, mesh)
     # Each process makes a plan, and the processes take turns at the corpus cache.
     with in_turn(config.data):
-        corpus = open_corpus(config.data)
+        corpus = open_corpus(config.data, parts.data)
         task = task_of(corpus.name, corpus.task)
         vocabulary = None if stored is None else run_files.run_vocabulary(config, corpus, workdir)
         if vocabulary is None:
@@ -315,7 +319,7 @@ def shared_facts(plan: Plan) -> dict[str, str]:
     """Return the config and the hashes of files, which all processes must share, by description."""
     parts = registered_parts(plan.config).values()
     # These fields may differ by host.
-    host_placeholders = {"data.corpus": "", "data.cache_dir": "", "data.prefetch": 1}
+    host_placeholders = {"data.corpus": BUNDLED, "data.cache_dir": "", "data.prefetch": 1}
     return {
         "the config": plan.config.replace(host_placeholders).to_json(),
         "the list of functions": plan.parts.names(),

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import NotRequired, TypedDict
 
 from t2t_jax.config import Config
+from t2t_jax.config.corpus_name import added_schemes, components_of
 from t2t_jax.config.definitions import source_of, syntax
 from t2t_jax.config.families import FAMILIES
 from t2t_jax.config.registered import registered_parts
 from t2t_jax.config.registry import Registered
-from t2t_jax.data.corpus_name import added_schemes, components_of
 from t2t_jax.errors import warn
 from t2t_jax.parallel.jax_settings import result_settings
 from t2t_jax.parallel.processes import is_main

@@ -43,6 +43,7 @@ def train(
     config: Config,
     workdir: str | os.PathLike[str],
     *,
+    data: object = None,
     loss: LossFunction | None = None,
     metrics: MetricsFunction | None = None,
     hooks: Sequence[Hook] = (),
@@ -63,6 +64,10 @@ def train(
     Args:
       config: the config of the run.
       workdir: the run directory, also in a bucket (`s3://bucket/name`).
+      data: the corpus as Python objects, instead of `data.corpus`: a mapping of the splits train,
+        dev and test to sequences of rows, or the rows of train. A row is a (source, target) pair, a
+        text in language modelling, or a dict (`data.fields`). Datasets of Hugging Face and sources
+        of grain have this form. A resumed run needs the same data again.
       loss: `loss(apply, batch, key) -> (sum, weight)`; see `training.objective`. The step minimizes
         sum / weight over the whole batch. None is the loss of section 5.4 per target token.
       metrics: `metrics(outputs, batch) -> {name: (sum, count)}`, computed in every step and logged
@@ -88,7 +93,7 @@ def train(
     """
     if until is not None and until < 1:
         raise UserError(f"until={until} is not a step; give 1 or more, or leave it out")
-    parts = RunParts(loss, metrics, hooks)
+    parts = RunParts(loss, metrics, hooks, data)
     check_profiled(profile_steps, config.training.num_train_steps)
     mirrors, trained = None if mirror_dir is None else Path(mirror_dir), None
     try:

@@ -6,8 +6,8 @@ the table row names. The scheme of a corpus, such as `tfds`, determines its task
 is set.
 """
 
+from t2t_jax.config.corpus_name import components_of
 from t2t_jax.config.tasks import TASKS, task_name
-from t2t_jax.data.corpus_name import components_of
 from t2t_jax.errors import UserError
 from t2t_jax.plugins import load
 from t2t_jax.tasks.task import Task as Task

@@ -48,7 +48,7 @@ _changes = st.fixed_dictionaries(
         "model.feed_forward": st.sampled_from(["relu", "geglu", "swiglu"]),
         "model.share_embeddings": st.booleans(),
         "model.dropout_rate": st.floats(0, 0.99),
-        "data.corpus": st.text(),
+        "data.corpus": st.sampled_from(["text:A", "text:A*3+text:B", "trees:A+B", "python:"]),
         "data.vocab_size": st.integers(8, 2**31 - 1),
         "data.protected_tokens": st.lists(
             st.text(st.characters(categories=["L", "N"])).map("__{}__".format), unique=True

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from t2t_jax.config import DataConfig
+from t2t_jax.config.corpus_name import PUBLIC, Component, components_of, public_name
 from t2t_jax.data.batching import Batches
 from t2t_jax.data.corpus import open_corpus
-from t2t_jax.data.corpus_name import PUBLIC, Component, components_of, public_name
 from t2t_jax.data.tokenized import prepare_pairs, prepare_vocabulary
 from t2t_jax.data.vocabularies.learning import RECIPE_VERSION, train_vocabulary
 from t2t_jax.data.vocabularies.shared import SharedVocabulary

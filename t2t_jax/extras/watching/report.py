@@ -14,9 +14,9 @@ import numpy as np
 
 from t2t_jax import paper
 from t2t_jax.config import Config, ModelConfig, network_config
+from t2t_jax.config.corpus_name import public_name
 from t2t_jax.config.cost import model_flops_per_step, num_parameters
 from t2t_jax.config.families import fields_of
-from t2t_jax.data.corpus_name import public_name
 from t2t_jax.extras.watching import page
 from t2t_jax.extras.watching.page import DEVIATES, UNKNOWN, Row, RunReport, Section, format_cell
 from t2t_jax.run.history import History

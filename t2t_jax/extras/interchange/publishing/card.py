@@ -13,8 +13,8 @@ from string import Template
 from typing import Any
 
 from t2t_jax.config import Config
+from t2t_jax.config.corpus_name import components_of, public_name
 from t2t_jax.config.tasks import task_name
-from t2t_jax.data.corpus_name import components_of, public_name
 from t2t_jax.data.languages import language_of
 from t2t_jax.errors import UserError, did_you_mean
 from t2t_jax.extras.interchange.portable import PortableModel

@@ -1,6 +1,7 @@
 """Names of corpora and mixtures in the field `data.corpus` of a config.
 
 NAME      SCHEME:PATH               text:DIR, bundled:, trees:DIR+DIR
+OWN       python:                   the data of the program that trains or evaluates
 MIXTURE   NAME*WEIGHT+NAME*WEIGHT   text:A*3+text:B, bundled:*2+text:DIR
 
 A `+` begins another corpus only before a scheme and a colon. The default weight is 1. Text after
@@ -10,16 +11,21 @@ the last `*` is a weight unless it has a `/`: end a directory whose name has a `
 import re
 from collections.abc import Mapping
 from functools import cache
+from itertools import chain
 from typing import NamedTuple
 
-from t2t_jax.config.tasks import TASKS
+from t2t_jax.config.checks import is_stored_config
+from t2t_jax.config.tasks import TASKS, TaskFacts
 from t2t_jax.errors import UserError, quote
 from t2t_jax.plugins import CorpusRow, rows
 
+OWN = "python:"
+"""The name of a corpus that a Python program gives as objects: see `data.own`."""
+BUNDLED = "bundled:"
 PUBLIC = "wmt14-en-de", "wmt14-en-fr", "wmt16-en-ro", "multi30k-en-de", "iwslt14-de-en"
 """The names of the public corpora."""
 _TASK_SCHEMES = (scheme for row in TASKS.values() for scheme in row.schemes or ())
-_CORE_SCHEMES = ("bundled", "text", *_TASK_SCHEMES)
+_CORE_SCHEMES = ("bundled", "text", "python", *_TASK_SCHEMES)
 _LISTING = "t2t_jax.extras.shards.listing"
 # Known without the extras too, so that an error can name them.
 _EXTRA_SCHEMES = {
@@ -27,6 +33,7 @@ _EXTRA_SCHEMES = {
     "tfds": CorpusRow("t2t_jax.extras.corpora.tfds:pair_splits", "NAME/CONFIG"),
     **dict.fromkeys(PUBLIC, CorpusRow("t2t_jax.extras.corpora.prepare:pair_splits")),
 }
+_READERS = "t2t_jax.data.corpus:"
 _WITH_WEIGHT = re.compile(r"(.*)\*([^/*]*)", re.DOTALL)
 _WEIGHT = re.compile(r"[1-9][0-9]{0,3}")
 _TFDS_NAMES = {
@@ -76,6 +83,29 @@ def components_of(name: str) -> list[Component]:
             )
         components.append(Component(corpus, int(weight)))
     return components
+
+
+def check_corpus(name: str, facts: TaskFacts) -> None:
+    """Refuse a corpus or mixture of an unknown form, unless a stored config names it.
+
+    Tasks of extras and plugins read further schemes, such as npz.
+    """
+    if name == OWN or is_stored_config() or not facts.corpora.startswith(_READERS):
+        return
+    schemes = {"text", *added_schemes(), *chain(*(row.schemes or () for row in TASKS.values()))}
+    for corpus, _ in components_of(name):
+        scheme, _, path = corpus.partition(":")
+        if corpus != BUNDLED and not (path and scheme in schemes):
+            raise unknown_corpus(corpus)
+
+
+def unknown_corpus(name: str) -> UserError:
+    """Return the error for a corpus of an unknown form, which lists the forms."""
+    added = ", ".join(f"{scheme}:{row.form}" for scheme, row in added_schemes().items())
+    return UserError(
+        f"corpus={quote(name)} is not bundled:, text:DIR, text:FILE.tsv, text:FILE.jsonl, "
+        f"trees:DIR, {OWN} (data of a program), {added}, nor a mixture such as text:A*3+text:B"
+    )
 
 
 def public_name(name: str) -> str:
