@@ -64,10 +64,8 @@ def train(
     Args:
       config: the config of the run.
       workdir: the run directory, also in a bucket (`s3://bucket/name`).
-      data: the corpus as Python objects, instead of `data.corpus`: a mapping of the splits train,
-        dev and test to sequences of rows, or the rows of train. A row is a (source, target) pair, a
-        text in language modelling, or a dict (`data.fields`). Datasets of Hugging Face and sources
-        of grain have this form. A resumed run needs the same data again.
+      data: a mapping of train, dev and test to sequences of (source, target) pairs, texts or dicts
+        (see `data.own`); None opens `data.corpus`. A resumed run needs the same data.
       loss: `loss(apply, batch, key) -> (sum, weight)`; see `training.objective`. The step minimizes
         sum / weight over the whole batch. None is the loss of section 5.4 per target token.
       metrics: `metrics(outputs, batch) -> {name: (sum, count)}`, computed in every step and logged
@@ -86,8 +84,7 @@ def train(
       signal n stopped the run with a checkpoint, from which the same call resumes.
 
     Raises:
-      UserError: the config, the corpus, the run directory or a function is invalid, a hook failed,
-        or `until` is not positive.
+      UserError: an argument, the corpus or the run directory is invalid, or a hook failed.
       DivergedError: the loss or gradient was not finite in too many consecutive steps, or an
         evaluation had no finite probabilities. A `DivergedError` is a `UserError`.
     """
