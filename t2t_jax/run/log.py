@@ -173,8 +173,10 @@ class RunLog:
           metrics: the means of the user's metrics.
         """
         means = "".join(f"{name} {value:.4g}  " for name, value in metrics.items())
+        if (rate := figures.get("learning_rate")) is not None:
+            means += f"learning rate {rate:.2e}  "
         line = (
-            f"loss {figures['loss']:.3f}  {means}learning rate {figures['learning_rate']:.2e}  "
+            f"loss {figures['loss']:.3f}  {means}"
             f"{figures['target_tokens_per_second']:,.0f} {self._predicted}/s  "
             f"{figures['data_wait']:.0%} waiting for data"
         )

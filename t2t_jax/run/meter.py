@@ -125,8 +125,9 @@ class StepMeter:
         if LOSS not in self.window.pairs:
             mean_nll = _mean(nll, tokens)
             losses |= {"nll": mean_nll, "perplexity": perplexity(mean_nll, np.exp)}
+        if np.isfinite(last_metrics.learning_rate):
+            losses["learning_rate"] = float(last_metrics.learning_rate)
         figures = losses | {
-            "learning_rate": float(last_metrics.learning_rate),
             "gradient_norm": float(last_metrics.gradient_norm),
             "target_tokens": tokens,
             "target_tokens_per_second": (tokens - self._tokens_before) / seconds,

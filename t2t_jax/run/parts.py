@@ -4,9 +4,11 @@ import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from t2t_jax.config import Config
+from t2t_jax.config.tables import LOSSES
 from t2t_jax.errors import UserError, quote
 from t2t_jax.run.hooks import Hook
-from t2t_jax.training.objective import LossFunction, MetricsFunction, Objective, name_of
+from t2t_jax.training.objective import MetricsFunction, Objective, name_of
 
 
 @dataclass(frozen=True)
@@ -17,7 +19,6 @@ class RunParts:
       UserError: one cannot be called as it will be.
     """
 
-    loss: LossFunction | None = None
     metrics: MetricsFunction | None = None
     hooks: Sequence[Hook] = ()
     data: object = None
@@ -27,19 +28,17 @@ class RunParts:
         """Check the form of the functions."""
         if not isinstance(self.hooks, Sequence):
             raise UserError(f"hooks={quote(self.hooks)} is not a list; give hooks=[function, ...]")
-        _check_callable("loss", self.loss, "apply, batch, key")
         _check_callable("metrics", self.metrics, "outputs, batch")
         for index, hook in enumerate(self.hooks):
             _check_callable(f"hooks[{index}]", hook, "step, metrics, state", optional=False)
 
-    @property
-    def objective(self) -> Objective:
+    def objective(self, config: Config) -> Objective:
         """Return what a step minimizes and measures."""
-        return Objective(self.loss, self.metrics)
+        return Objective(LOSSES[config.training.loss].function, self.metrics)
 
     def names(self) -> str:
         """Return the names of the functions, which all processes share."""
-        functions = (self.loss, self.metrics, *self.hooks)
+        functions = (self.metrics, *self.hooks)
         return repr([None if part is None else name_of(part) for part in functions])
 
 

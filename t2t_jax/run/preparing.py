@@ -22,7 +22,7 @@ from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import OF_TRAINING, UserError, check_installed, warn
 from t2t_jax.modules.models import make_model
 from t2t_jax.modules.named_functions import function_problems
-from t2t_jax.modules.network import Network
+from t2t_jax.modules.network import Network, declared_parameters
 from t2t_jax.parallel.devices import within_memory
 from t2t_jax.parallel.jax_settings import described_options
 from t2t_jax.parallel.mesh import BatchLayout, batch_layout, described_slices
@@ -48,6 +48,7 @@ from t2t_jax.tasks.task import Task, predicted_by
 from t2t_jax.training.averaging import check_average
 from t2t_jax.training.checkpoint import Checkpoints
 from t2t_jax.training.origin import Identity
+from t2t_jax.training.recipe import make_optimizer
 from t2t_jax.training.settling import settled
 from t2t_jax.training.state import TrainState
 from t2t_jax.training.step import abstract_batch, check_objective, training_mesh
@@ -158,7 +159,7 @@ def make_plan(config: Config, workdir: Path, parts: RunParts = NO_PARTS) -> Plan
     model = make_model(config, len(vocabulary), mesh)
     shape = max(batches.shapes)
     batch = abstract_batch(_layout(config, mesh, shape), model.example(), *shape[1:])
-    check_objective(config, model, mesh, batch, parts.objective)
+    check_objective(config, model, mesh, batch, parts.objective(config))
     return Plan(
         workdir=workdir,
         config=config,
@@ -335,6 +336,11 @@ def _introduction(run: Run) -> Iterator[str]:
     if training.init_from is not None and not start_step:
         checkpoint = "" if training.init_step is None else f", step {training.init_step}"
         yield f"starts with the parameters and the vocabulary of {training.init_from}{checkpoint}"
+    if make_optimizer(config, declared_parameters(run.model)).has_rate:
+        yield (
+            f"the optimizer {training.optimizer} has its own learning rate, so training."
+            "warmup_steps, learning_rate_factor and peak_learning_rate have no effect"
+        )
     if not run.has_dev:
         yield f"{run.corpus.name} has no dev split, so there are no scores and no best checkpoint"
     elif training.ema_decay is not None:

@@ -3,13 +3,18 @@
 import os
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
 from signal import SIGUSR1
 
+import optax
+from jaxtyping import Array
+
 from t2t_jax.config import Config
+from t2t_jax.config.registered import with_parts
+from t2t_jax.config.schedules import Schedule
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError, warn
 from t2t_jax.parallel.processes import Agreement, agree, broadcast_from_main, hosts, is_main
@@ -44,7 +49,9 @@ def train(
     workdir: str | os.PathLike[str],
     *,
     data: object = None,
-    loss: LossFunction | None = None,
+    loss: LossFunction | str | None = None,
+    optimizer: optax.GradientTransformation | str | None = None,
+    schedule: Callable[[Array], Array] | Schedule | str | None = None,
     metrics: MetricsFunction | None = None,
     hooks: Sequence[Hook] = (),
     until: int | None = None,
@@ -67,7 +74,10 @@ def train(
       data: a mapping of train, dev and test to sequences of (source, target) pairs, texts or dicts
         (see `data.own`); None opens `data.corpus`. A resumed run needs the same data.
       loss: `loss(apply, batch, key) -> (sum, weight)`; see `training.objective`. The step minimizes
-        sum / weight over the whole batch. None is the loss of section 5.4 per target token.
+        sum / weight over the whole batch. None is the loss of the config.
+      optimizer: a transformation of Optax; None is the optimizer of the config. If its updates have
+        a learning rate of their own, a schedule is refused.
+      schedule: a function from the step to the learning rate; None is the schedule of the config.
       metrics: `metrics(outputs, batch) -> {name: (sum, count)}`, computed in every step and logged
         as means.
       hooks: functions `hook(step, record, state)`; see `run.hooks`. A hook that raises ends the
@@ -90,7 +100,9 @@ def train(
     """
     if until is not None and until < 1:
         raise UserError(f"until={until} is not a step; give 1 or more, or leave it out")
-    parts = RunParts(loss, metrics, hooks, data)
+    own_parts = {"loss": loss, "optimizer": optimizer, "schedule": schedule}
+    config = with_parts(config, {f"training.{name}": part for name, part in own_parts.items()})
+    parts = RunParts(metrics, hooks, data)
     check_profiled(profile_steps, config.training.num_train_steps)
     mirrors, trained = None if mirror_dir is None else Path(mirror_dir), None
     try:
@@ -136,7 +148,9 @@ def _train(
     state, progress = run.state, run.progress
     step = start = int(state.step)
     pause = run.last_step if until is None else max(start, min(run.last_step, until))
-    train_step = compile_train_step(run.config, run.model, run.mesh, run.parts.objective)
+    train_step = compile_train_step(
+        run.config, run.model, run.mesh, run.parts.objective(run.config)
+    )
     scored_steps = {record["step"] for record in run.log.history.evaluations}
     if start and _evaluates(run, start) and start not in scored_steps:
         with progress.during(EVALUATION):  # a signal or a kill interrupted this evaluation

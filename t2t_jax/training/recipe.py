@@ -61,9 +61,9 @@ def _optimizer(config: Config, declared: Parameters) -> Optimizer:
 
 
 def _check_has_no_schedule(training: TrainingConfig) -> None:
-    """Refuse fields about the learning rate for an optimizer that has its own."""
+    """Refuse a schedule and weight decay for an optimizer that has a learning rate of its own."""
     default = TrainingConfig()
-    names = ("schedule", "learning_rate_factor", "peak_learning_rate", "weight_decay")
+    names = ("schedule", "weight_decay")
     changed = [name for name in names if getattr(training, name) != getattr(default, name)]
     if changed:
         raise UserError(

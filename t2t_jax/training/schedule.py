@@ -8,6 +8,7 @@ from jaxtyping import Array, Float, Int
 
 from t2t_jax.config import TrainingConfig
 from t2t_jax.config.schedules import SCHEDULES, InverseSqrt, Schedule, Wsd
+from t2t_jax.errors import UserError, quote
 from t2t_jax.plugins import load_named
 
 _Number = Float[Array, ""]
@@ -39,7 +40,13 @@ def scheduled_rate(config: TrainingConfig, d_model: int, step: int | Int[Array, 
     """
     schedule = SCHEDULES[config.schedule]
     if schedule.rate is not None:
-        return jnp.asarray(schedule.rate(step), jnp.float32)
+        rate = jnp.asarray(schedule.rate(step), jnp.float32)
+        if rate.shape != ():
+            raise UserError(
+                f"training.schedule={quote(config.schedule)} returned an array of shape "
+                f"{rate.shape}; return one number, the learning rate"
+            )
+        return rate
     warmup, peak = config.warmup_steps, config.peak_learning_rate
     if peak is None:
         if isinstance(schedule, InverseSqrt):  # the exact form of equation 3

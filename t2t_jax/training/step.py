@@ -12,7 +12,8 @@ from jaxtyping import Array, Float32, Int32, PyTree, Shaped
 
 from t2t_jax.batch import Batch
 from t2t_jax.config import Config, ParallelConfig
-from t2t_jax.errors import UserError
+from t2t_jax.config.registered import registered_parts
+from t2t_jax.errors import UserError, in_one_line
 from t2t_jax.kernels.choice import kernels_of
 from t2t_jax.kernels.reference import REFERENCE
 from t2t_jax.modules.decoding_model import ScoringModel
@@ -42,6 +43,7 @@ class StepMetrics(NamedTuple):
     Attributes:
       losses: sums over the target tokens of the global batch.
       gradient_norm: Euclidean norm of the gradient of the mean loss, before clipping.
+      learning_rate: NaN if only the optimizer knows it.
       nonfinite_in_a_row: the same counter as in `TrainState`.
       nonfinite_total: the same counter as in `TrainState`.
       pairs: sums of an own loss and metrics; see `StepSums`.
@@ -243,9 +245,8 @@ def update(
     norm = optax.tree.norm(gradients)
     is_finite = jnp.isfinite(sums.loss[0]) & jnp.isfinite(norm)
     step = state.step + 1
-    if optimizer.has_rate:
-        rate = jnp.ones(())
-    else:
+    rate = jnp.ones(())
+    if not optimizer.has_rate:
         rate = scheduled_rate(training, config.model.scaling_width, step)
     gradients = clipped(training, gradients)
 
@@ -264,6 +265,8 @@ def update(
         params = finish(params)
         averaged = moving_average(training.ema_decay, ema, params, step - num_skipped)
         ema = optax.tree.where(is_finite, averaged, ema)
+    if optimizer.has_rate:  # only `optax.inject_hyperparams` stores the rate
+        rate = jnp.asarray(optax.tree.get(optimizer_state, "learning_rate", jnp.nan), jnp.float32)
     new_state = TrainState(step, params, optimizer_state, num_in_a_row, num_skipped, ema)
     metrics = StepMetrics(sums.losses, norm, rate, num_in_a_row, num_skipped, sums.pairs)
     return new_state, metrics
@@ -279,13 +282,14 @@ def training_mesh(config: ParallelConfig) -> Mesh:
     return make_mesh(config)
 
 
+_MAX_ERROR = 300  # characters of an exception; those of JAX are long
 _CompiledStep = Callable[[TrainState, Batch], tuple[TrainState, StepMetrics]]
 
 
 def check_objective(
     config: Config, model: Network, mesh: Mesh, batch: Batch, objective: Objective
 ) -> None:
-    """Trace a step with an own loss or metrics, without computing it.
+    """Trace a step with functions of the user, without computing it.
 
     Args:
       batch: the shapes from `abstract_batch`.
@@ -293,9 +297,18 @@ def check_objective(
     Raises:
       UserError: a function of the user fails, or its result has another form.
     """
-    if objective != PAPER:
-        step = partial(train_step, config, model, mesh=mesh, objective=objective)
+    parts = registered_parts(config)
+    if objective == PAPER and not parts:
+        return
+    step = partial(train_step, config, model, mesh=mesh, objective=objective)
+    try:
         jax.eval_shape(step, abstract_state(config, model, mesh), batch)
+    except UserError:
+        raise
+    except Exception as error:  # of any kind: it is the user's function
+        titles = " and ".join(part.title for part in parts.values())
+        reason = in_one_line(f"{type(error).__name__}: {error}")[:_MAX_ERROR]
+        raise UserError(f"a training step with {titles} fails: {reason}; fix it") from error
 
 
 def compile_train_step(
