@@ -88,6 +88,12 @@ def test_the_notebook_runs_from_top_to_bottom(tiny_run, execute, tmp_path, monke
     translated = _outputs(cells["finetuned"]).splitlines()
     published = t2t_jax.load(tmp_path / "published")
     assert translated[1::2] == [f"    {line}" for line in published.translate(translated[::2])]
+    loop, reloaded = (cell for cell in _code(notebook) if "params)" in cell.source)
+    first, *_, last = map(float, _outputs(loop).split())
+    assert last < first
+    own = t2t_jax.load(tmp_path / "own_loop").translate(["Enter your password"])
+    assert repr(own[0]) in reloaded.outputs[0].data["text/plain"]
+    assert "<td>languages</td><td>en → de</td>" in str(cells["translator"].outputs)
     shown = [output.get("data", {}) for cell in _code(notebook) for output in cell.outputs]
     assert sum("<iframe srcdoc=" in data.get("text/html", "") for data in shown) == 1
     assert sum("image/png" in data for data in shown) == 1
