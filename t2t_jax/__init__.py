@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from t2t_jax.config import AttentionConfig as AttentionConfig
     from t2t_jax.config import Config as Config
     from t2t_jax.config import MeshConfig as MeshConfig
+    from t2t_jax.config.attention_kinds import AttentionKind as AttentionKind
     from t2t_jax.config.file import product as product
     from t2t_jax.config.registry import Parameter as Parameter
     from t2t_jax.config.registry import register as register
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
 _NAMES = {
     "batch": ["Batch"],
     "config": ["AttentionConfig", "Config", "MeshConfig"],
+    "config.attention_kinds": ["AttentionKind"],
     "config.file": ["product"],
     "config.registry": ["Parameter", "register"],
     "config.schedules": ["Schedule"],

@@ -1,11 +1,14 @@
 """The configs of multi-head attention and normalization."""
 
-import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from functools import cached_property
 
+from t2t_jax.config.attention_kinds import AttentionKind
 from t2t_jax.config.checks import require
-from t2t_jax.config.tables import NORMALIZATIONS, SCORE_FUNCTIONS
+from t2t_jax.config.registry import Entry
+from t2t_jax.config.tables import ATTENTION_KINDS, NORMALIZATIONS
+from t2t_jax.errors import quote
 
 
 @dataclass(frozen=True)
@@ -39,9 +42,9 @@ class AttentionConfig:
     num_kv_heads: int | None = None
     """Number of key and value heads, which the query heads share equally; None means num_heads."""
     attention_kind: str = "scaled_dot_product"
-    """Name of the function in `SCORE_FUNCTIONS` that scores a query and a key."""
+    """Name of a kind of attention in `ATTENTION_KINDS`."""
     has_bias: bool = False
-    """Whether the four projections have biases."""
+    """Whether the projections have biases."""
     query_key_norm: NormConfig | None = None
     """Normalization of the queries and keys of each head; None means no normalization."""
     base_d_k: int = 0
@@ -51,7 +54,7 @@ class AttentionConfig:
 
     def __post_init__(self) -> None:
         """Set default head widths, and check the sizes."""
-        SCORE_FUNCTIONS.check("attention_kind", self.attention_kind)
+        ATTENTION_KINDS.check("attention_kind", self.attention_kind)
         width, heads, kv_heads = self.d_model, self.num_heads, self.groups
         for name, size in (("d_model", width), ("num_heads", heads), ("num_kv_heads", kv_heads)):
             require(size >= 1, f"{name}={size} is not positive")
@@ -69,31 +72,78 @@ class AttentionConfig:
             "heads equally; choose a divisor",
         )
 
+    def __getstate__(self) -> dict[str, object]:
+        """Return the fields, without cached functions, which `pickle` may refuse."""
+        return {leaf.name: getattr(self, leaf.name) for leaf in fields(self)}
+
+    @cached_property
+    def kind(self) -> AttentionKind:
+        """Return the kind of attention."""
+        return ATTENTION_KINDS[self.attention_kind].function
+
+    @cached_property
+    def scores(self) -> Entry | None:
+        """Return the score function of the kind, with parameters per map; None for dot products."""
+        title, kind = ATTENTION_KINDS[self.attention_kind].title, self.kind
+        return (
+            None if kind.is_dot_product else Entry(kind.scores, kind.score_parameters, title=title)
+        )
+
+    @cached_property
+    def combination(self) -> Entry | None:
+        """Return `combine` of the kind, whose parameters depend on this config; None by default."""
+        title, kind = ATTENTION_KINDS[self.attention_kind].title, self.kind
+        return Entry(kind.combine, kind.parameters, title=title) if kind.combines else None
+
     @cached_property
     def groups(self) -> int:
-        """Return the number of key and value heads."""
+        """Return the number of value heads, each with one key head per map."""
         return self.num_kv_heads or self.num_heads
+
+    @cached_property
+    def num_maps(self) -> int:
+        """Return the number of attention maps: query heads."""
+        return self.num_heads * self.kind.maps_per_head
+
+    @cached_property
+    def key_groups(self) -> int:
+        """Return the number of key heads."""
+        return self.groups * self.kind.maps_per_head
+
+    @property
+    def heads_per_group(self) -> int:
+        """Return the number of heads that share a value."""
+        return self.num_heads // self.groups
 
     @cached_property
     def projections(self) -> dict[str, int]:
         """Return the total width over all heads of W^Q, W^K and W^V."""
         return {
-            "query": self.num_heads * self.d_k,
-            "key": self.groups * self.d_k,
+            "query": self.num_maps * self.d_k,
+            "key": self.key_groups * self.d_k,
             "value": self.groups * self.d_v,
         }
 
+    @cached_property
+    def gates(self) -> dict[str, int]:
+        """Return the total width over all heads of each gate of the kind."""
+        sizes, title = self.kind.gates(self), ATTENTION_KINDS[self.attention_kind].title
+        require(
+            isinstance(sizes, Mapping)
+            and all(isinstance(n, int) and n > 0 for n in sizes.values()),
+            f"gates of {title} returned {quote(sizes)}; return the width of a head of each gate, "
+            "by name",
+        )
+        return {name: self.num_heads * size for name, size in sizes.items()}
+
     def cache_shapes(self, rows: int, slots: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the cache shapes of keys and values for `kernels.cached_attention`."""
-        return (rows, self.groups, self.d_k, slots), (rows, self.groups, slots, self.d_v)
+        return (rows, self.key_groups, self.d_k, slots), (rows, self.groups, slots, self.d_v)
 
     @cached_property
     def scale(self) -> float | None:
         """Return the factor on dot-product scores; None means 1 / sqrt(d_k)."""
-        ratio = self.base_d_k / self.d_k
-        if self.attention_kind == "dot_product":
-            return ratio
-        return None if ratio == 1 else math.sqrt(ratio / self.d_k)
+        return self.kind.scale(self.d_k, self.base_d_k)
 
     @property
     def cache_width(self) -> int:
@@ -107,31 +157,38 @@ class AttentionConfig:
 
     @property
     def query_parameters(self) -> int:
-        """Count the parameters of W^Q and W^O."""
-        return self.d_model * (self.projections["query"] + self.num_heads * self.d_v)
+        """Count the parameters of W^Q, W^O and the gates."""
+        widths = self.projections["query"], self.num_heads * self.d_v, *self.gates.values()
+        return self.d_model * sum(widths)
 
     @property
     def matrix_parameters(self) -> int:
-        """Count the parameters of the four matrices."""
+        """Count the parameters of the matrices."""
         return self.memory_parameters + self.query_parameters
 
     @property
     def num_parameters(self) -> int:
-        """Count the parameters of matrices, biases, normalizations and score function."""
-        biases = sum(self.projections.values()) + self.d_model
+        """Count all parameters, also of biases, normalizations and attention kind."""
+        biases = sum((*self.projections.values(), *self.gates.values(), self.d_model))
         norms = 2 * self.query_key_norm.num_parameters(self.d_k) if self.query_key_norm else 0
-        scores = self.num_heads * SCORE_FUNCTIONS[self.attention_kind].num_parameters(self.d_k)
-        return self.matrix_parameters + biases * self.has_bias + norms + scores
+        scores = self.num_maps * self.scores.num_parameters(self.d_k) if self.scores else 0
+        further = self.combination.num_parameters(self) if self.combination else 0
+        return self.matrix_parameters + biases * self.has_bias + norms + scores + further
 
     @property
     def multiply_adds_per_pair(self) -> int:
-        """Count the multiply-adds for a pair of positions, for its score and its value."""
-        return self.num_heads * (self.d_k + self.d_v)
+        """Count the multiply-adds for a pair of positions, for its scores and its values."""
+        return self.num_maps * (self.d_k + self.d_v)
+
+    @property
+    def head_outputs(self) -> int:
+        """Count the weighted values per position, and the values that the kind makes of them."""
+        return (self.num_maps + self.num_heads * self.kind.combines) * self.d_v
 
     @property
     def activations(self) -> int:
-        """Count the activations per position: queries, keys, values and head outputs."""
-        return sum(self.projections.values()) + self.num_heads * self.d_v
+        """Count the activations per position: queries, keys, values, gates and head outputs."""
+        return sum((*self.projections.values(), *self.gates.values(), self.head_outputs))
 
     def check_devices(self, tensor: int) -> None:
         """Refuse a number of tensor-parallel devices that cannot share the heads equally."""

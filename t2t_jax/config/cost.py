@@ -37,7 +37,7 @@ def model_flops_per_step(
     A matrix with n parameters takes 2 n FLOPs per token forward and 4 n backward. Source tokens
     pass through the encoder and the key and value projections of cross-attention; target tokens
     pass through the rest of the decoder and the output projection. Attention scores and weighted
-    values take 6 h (d_k + d_v) FLOPs per pair of positions, masked or not.
+    values take 6 h (d_k + d_v) FLOPs per pair of positions and map, masked or not.
 
     The count omits embedding look-ups, biases, softmax, normalization, dropout, loss and optimizer.
 
@@ -70,7 +70,7 @@ def matrices_of_layers(model: ModelConfig) -> Iterator[tuple[int, int, int]]:
     """Yield the count and the two sizes of each kind of layer matrix."""
     for stack in model.stacks:
         for attention in stack.attentions:
-            output_width = attention.num_heads * attention.d_v
-            for width in (*attention.projections.values(), output_width):
+            gates, output_width = attention.gates, attention.num_heads * attention.d_v
+            for width in (*attention.projections.values(), *gates.values(), output_width):
                 yield stack.num_layers, model.d_model, width
         yield stack.num_layers * model.feed_forward_matrices, model.d_model, model.d_ff

@@ -206,7 +206,7 @@ class ModelConfig(checks.Section, ABC):
         checks.require(
             self.parametrisation == "standard"
             or self.key_size == _BASE_D_K
-            or self.attention_kind in ("scaled_dot_product", "dot_product"),
+            or self.attention.kind.is_dot_product,
             f"{label} has no rule for model.attention_kind={self.attention_kind!r} with heads of "
             f"d_k={self.key_size}; set model.d_k={_BASE_D_K}, and vary model.num_heads",
         )

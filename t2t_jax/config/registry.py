@@ -55,7 +55,7 @@ class Parameter(NamedTuple):
     """Standard deviation of the initial values; 0 sets every value to the mean."""
 
 
-Learned: TypeAlias = Callable[[int], Mapping[str, Parameter]]
+Learned: TypeAlias = Callable[[Any], Mapping[str, Parameter]]
 """A function from the width of vectors to parameters by name."""
 
 
@@ -69,9 +69,9 @@ def nothing(size: object) -> Mapping[str, Parameter]:
 class Entry:
     """A named function of a table, with its parameters."""
 
-    function: Function | str | None = field(hash=False)  # it may be unhashable
-    """The function, or the import path MODULE:NAME of a function of the package. None stands for
-    dot-product scores."""
+    function: Any = field(hash=False)  # it may be unhashable
+    """The function, the import path MODULE:NAME of a function of the package, or an
+    `AttentionKind`."""
     parameters: Learned = nothing
     """A function from the width of vectors to the parameters by name."""
     is_gated: bool = False
@@ -84,7 +84,7 @@ class Entry:
         """Return the function, and import its module if necessary."""
         return self.function if callable(self.function) else load_named(str(self.function))
 
-    def learned(self, width: int) -> Mapping[str, Parameter]:
+    def learned(self, width: Any) -> Mapping[str, Parameter]:
         """Return the function's learned parameters, by name, for vectors of `width`.
 
         Raise a `UserError` for an invalid declaration.
@@ -102,7 +102,7 @@ class Entry:
             f"{in_one_line(reason)[:200]}; fix the function"
         )
 
-    def num_parameters(self, width: int) -> int:
+    def num_parameters(self, width: Any) -> int:
         """Count the scalar parameters for vectors of a width."""
         return sum(math.prod(array.shape) for array in self.learned(width).values())
 

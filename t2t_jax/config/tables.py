@@ -20,6 +20,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from t2t_jax.config.attention_kinds import (
+    AttentionKind,
+    DotProduct,
+    ScoreFunction,
+    attention_kind,
+)
 from t2t_jax.config.field_types import require
 from t2t_jax.config.registry import (
     Entry,
@@ -82,25 +88,27 @@ NORMALIZATIONS = Registry(
 )
 """The normalizations, by the value of `model.norm`."""
 
-SCORE_FUNCTIONS = Registry(
+ATTENTION_KINDS = Registry(
     "attention",
     "attentions",
     Entry,
-    _own_entry,
-    scaled_dot_product=Entry(None),
-    dot_product=Entry(None),
+    attention_kind,
+    scaled_dot_product=Entry(AttentionKind()),
+    dot_product=Entry(DotProduct()),
     additive=Entry(
-        "t2t_jax.functional.attention:additive_scores",
-        lambda d_k: {"vector": Parameter((d_k,), deviation=d_k**-0.5)},
+        ScoreFunction(
+            "t2t_jax.functional.attention:additive_scores",
+            lambda d_k: {"vector": Parameter((d_k,), deviation=d_k**-0.5)},
+        )
     ),
 )
-"""The attention score functions, by the value of `model.attention_kind`. Each head has separate
-parameters."""
+"""The kinds of attention, by the value of `model.attention_kind`. The function of an entry is an
+`AttentionKind`."""
 
 TABLES: Mapping[str, Registry[Entry]] = {
     "feed_forward": ACTIVATIONS,
     "norm": NORMALIZATIONS,
-    "attention_kind": SCORE_FUNCTIONS,
+    "attention_kind": ATTENTION_KINDS,
 }
 """The tables of functions, by the field of the config section `model`."""
 

@@ -20,10 +20,10 @@ class CachedEntries(NamedTuple):
     long as the matmuls.
     """
 
-    key: Float[Array, "b groups d_k _"]
+    key: Float[Array, "b key_groups d_k _"]
     """Keys of each head, or of each group of heads that share keys and values."""
     value: Float[Array, "b groups _ d_v"]
-    """Values of each head or group of heads."""
+    """Values of each head or group of heads; several keys may share a value."""
     mask: Bool[Array, "b #h #q _"]
     """True where a query may attend to a key."""
     bias: Float32[Array, "*b h #q _"] | None = None

@@ -11,7 +11,7 @@ from typing import TypeAlias
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, DTypeLike, Float, Float32, Int
+from jaxtyping import Array, Bool, DTypeLike, Float, Float32, Int, Shaped
 
 from t2t_jax.config import AttentionConfig, NormConfig, tables
 from t2t_jax.errors import UserError
@@ -192,10 +192,32 @@ class Scores(nn.Module):
         if config.query_key_norm:
             self.query_norm = Norm(config.query_key_norm)
             self.key_norm = Norm(config.query_key_norm)
-        entry = tables.SCORE_FUNCTIONS[config.attention_kind]
-        if entry.function is not None:
-            params = parameters.function_parameters(self, entry, config.d_k, config.num_heads)
+        if entry := config.scores:
+            params = parameters.function_parameters(self, entry, config.d_k, config.num_maps)
             self.function = score_function(entry, params)
+
+
+class Combination(nn.Module):
+    """The gates and further parameters of an attention kind, and its `combine`."""
+
+    config: AttentionConfig
+
+    @nn.compact
+    def __call__(
+        self, heads: Float[Array, "b q maps d_v"], x: Float[Array, "b q d_model"], context: Context
+    ) -> Float[Array, "b q h d_v"]:
+        """Combine the weighted values of all maps, by gates of the queries' input `x`."""
+        config, entry = self.config, self.config.combination
+        assert entry is not None
+        project = partial(Projection, axes=("embed", "heads"), has_bias=config.has_bias)
+        gates = {
+            name: project(width, num_heads=config.num_heads, name=name)(x, context)
+            for name, width in config.gates.items()
+        }
+        params = parameters.function_parameters(self, entry, config)
+        heads = by_key(heads, config, reverse=True)
+        shape = *heads.shape[:2], config.num_heads, config.d_v
+        return call(entry, shape, heads.dtype, heads, gates, params, context.layer)
 
 
 class MultiHeadAttention(nn.Module):
@@ -221,19 +243,20 @@ class MultiHeadAttention(nn.Module):
         config = self.config
         projection = partial(Projection, axes=("embed", "heads"), has_bias=config.has_bias)
         widths, num_groups = config.projections, config.groups
-        self.query = projection(widths["query"], num_heads=config.num_heads)
-        self.key = projection(widths["key"], num_heads=num_groups)
+        self.query = projection(widths["query"], num_heads=config.num_maps)
+        self.key = projection(widths["key"], num_heads=config.key_groups)
         self.value = projection(widths["value"], num_heads=num_groups, gain=self.gain)
         self.output = Projection(config.d_model, ("heads", "embed"), config.has_bias, self.gain)
         # Decoding joins the three matrices above into one; see `join_projections`. Flax creates
         # parameters on the first call, so a training run never has this matrix.
         self.query_key_value = projection(sum(widths.values()), num_heads=num_groups)
-        entry = tables.SCORE_FUNCTIONS[config.attention_kind]
         self.score: Score = ScaledProducts(config.scale)
-        if entry.function is not None or config.query_key_norm:
+        if config.scores or config.query_key_norm:
             self.scores = Scores(config)
-        if entry.function is not None:
+        if config.scores:
             self.score = self.scores.function
+        if config.combination:
+            self.combination = Combination(config)
 
     def __call__(
         self,
@@ -248,8 +271,8 @@ class MultiHeadAttention(nn.Module):
           context: has `mask` for self-attention, and `encoded_mask` for cross-attention.
           encoded: the input of the keys and values; None is `x`, for self-attention.
         """
-        query = self._queries(x, context)  # [b, q, heads, d_k]
-        # [b, k, groups, d_k] and [b, k, groups, d_v]
+        query = self._queries(x, context)  # [b, q, maps, d_k]
+        # [b, k, key groups, d_k] and [b, k, groups, d_v]
         key, value = self._keys_values(x if encoded is None else encoded, context)
         # Positions of the source and of the target are not comparable, so cross-attention gets
         # neither a rotation nor a bias by distance.
@@ -260,16 +283,18 @@ class MultiHeadAttention(nn.Module):
                 query, key = rotate_heads(query, key, context)
         # Fused kernels never materialize the weights, so inspection computes them a second time.
         if self.is_mutable_collection(WEIGHTS) and not self.is_initializing():
-            head_keys = attention.repeat_heads(key, self.config.num_heads)
-            # [batch, heads, queries, keys]
+            head_keys = attention.repeat_heads(key, self.config.num_maps)
+            # [batch, maps, queries, keys]
             weights = attention_weights(query, head_keys, mask, bias, self.score)
-            self.sow(WEIGHTS, "weights", weights)
+            self.sow(WEIGHTS, "weights", by_key(weights, self.config, 1, reverse=True))
         rate, dropout_key = self.config.dropout_rate, context.dropout_key(self)
         attend = partial(context.kernels.attention, score=self.score, dropout_key=dropout_key)
         # `query_mask` is True for queries that may attend to a key. The output projection sets the
         # other rows to zero, which is cheaper than a separate pass over the heads.
+        if self.config.key_groups > self.config.groups:  # kernels need a value for each key
+            value = attention.repeat_heads(value, self.config.key_groups)
         heads, query_mask = attend(query, key, value, mask, bias, dropout_rate=rate)
-        return self.output(attention.merge_heads(heads), context, query_mask)
+        return self._outputs(heads, x, context, query_mask)
 
     def prefill(
         self, x: Float[Array, "b t d_model"], context: Context
@@ -280,13 +305,14 @@ class MultiHeadAttention(nn.Module):
           The output of each position, and the keys and values in the layout "transposed".
         """
         query, key, value = self._joined_projections(x, context)
+        values = attention.repeat_heads(value, self.config.key_groups)
         heads, query_mask = context.kernels.attention(
-            query, key, value, context.mask, context.bias, score=self.score
+            query, key, values, context.mask, context.bias, score=self.score
         )
         # The dtype of the cache may differ from the dtype of x: CPUs always cache float32.
         cache_dtype = context.kernels.cache_dtype(x.dtype)
         keys_values = transpose_heads(*(y.astype(cache_dtype) for y in (key, value)))
-        return self.output(attention.merge_heads(heads), context, query_mask), keys_values
+        return self._outputs(heads, x, context, query_mask), keys_values
 
     def prefill_encoded(
         self, encoded: Float[Array, "b k d_model"], context: Context
@@ -335,7 +361,7 @@ class MultiHeadAttention(nn.Module):
         heads, cache = update_cache_and_attend(
             query, (key, value), cache, write_at, context.mask, prefix, bias, self.score
         )
-        return self.output(attention.merge_heads(heads), context), cache
+        return self._outputs(heads, x, context), cache
 
     def step_to_encoded(
         self, x: Float[Array, "b q d_model"], source: SourceCache, context: Context
@@ -353,7 +379,7 @@ class MultiHeadAttention(nn.Module):
             heads = fused_cached_attention(query, *keys_values, mask, score.scale)
         else:
             heads = cached_attention(query, [CachedEntries(*keys_values, mask)], score)
-        return self.output(attention.merge_heads(heads), context)
+        return self._outputs(heads, x, context)
 
     def _joined_projections(
         self, x: Float[Array, "b t d_model"], context: Context
@@ -362,22 +388,60 @@ class MultiHeadAttention(nn.Module):
         config = self.config
         joined = self.query_key_value(x, context)  # [b, t, groups, width]
         query_width = config.projections["query"] // config.groups
-        query, key, value = jnp.split(joined, [query_width, query_width + config.d_k], axis=-1)
-        # A group holds num_heads / groups queries side by side: back to [b, t, heads, d_k].
-        query = query.reshape(*query.shape[:2], config.num_heads, config.d_k)
+        key_width = config.projections["key"] // config.groups
+        query, key, value = jnp.split(joined, [query_width, query_width + key_width], axis=-1)
+        # A group holds its queries side by side, and its keys: back to [b, t, maps, d_k].
+        query = query.reshape(*query.shape[:2], config.num_maps, config.d_k)
+        query = by_key(query, config)
+        key = key.reshape(*key.shape[:2], config.key_groups, config.d_k)
         if config.query_key_norm:
             query, key = self.scores.query_norm(query), self.scores.key_norm(key)
         return *rotate_heads(query, key, context), value
 
     def _queries(
         self, x: Float[Array, "b q d_model"], context: Context
-    ) -> Float[Array, "b q h d_k"]:
+    ) -> Float[Array, "b q maps d_k"]:
         query = self.query(x, context)
+        if self.config.num_maps > self.config.num_heads:
+            query = by_key(query, self.config)
         return self.scores.query_norm(query) if self.config.query_key_norm else query
 
     def _keys_values(self, x: Float[Array, "b k d_model"], context: Context) -> KeysValues:
         key, value = self.key(x, context), self.value(x, context)
         return self.scores.key_norm(key) if self.config.query_key_norm else key, value
+
+    def _outputs(
+        self,
+        heads: Float[Array, "b q maps d_v"],
+        x: Float[Array, "b q d_model"],
+        context: Context,
+        query_mask: Bool[Array, "b q 1"] | None = None,
+    ) -> Float[Array, "b q d_model"]:
+        """Combine the weighted values of all maps, and multiply the heads by W^O."""
+        if self.config.combination:
+            heads = self.combination(heads, x, context)  # [b, q, h, d_v]
+        concatenated = heads.reshape(*heads.shape[:2], self.config.num_heads * self.config.d_v)
+        return self.output(concatenated, context, query_mask)
+
+
+def by_key(
+    x: Shaped[Array, "*shape"], config: AttentionConfig, axis: int = 2, *, reverse: bool = False
+) -> Shaped[Array, "*shape"]:
+    """Reorder query heads from the order (group, head, map) to (group, map, head).
+
+    Attention needs the queries of a key head side by side.
+
+    Args:
+      x: an array with an axis of all query heads.
+      axis: that axis.
+      reverse: whether to restore the first order.
+    """
+    sizes = config.groups, config.heads_per_group, config.kind.maps_per_head
+    if 1 in sizes[1:]:
+        return x
+    outer, inner = sizes[:0:-1] if reverse else sizes[1:]
+    heads = x.reshape(*x.shape[:axis], config.groups, outer, inner, *x.shape[axis + 1 :])
+    return heads.swapaxes(axis + 1, axis + 2).reshape(x.shape)
 
 
 def rotate_heads(
@@ -420,5 +484,5 @@ def source_layout(config: AttentionConfig, dtype: DTypeLike, kernels: Kernels) -
 
 def is_fused_in_decoding(config: AttentionConfig, dtype: DTypeLike) -> bool:
     """Return whether fused attention supports the cached heads without a bias."""
-    is_plain = tables.SCORE_FUNCTIONS[config.attention_kind].function is None
+    is_plain = config.kind.is_dot_product and config.kind.maps_per_head == 1
     return is_plain and has_fused_widths(config.d_k, config.d_v, dtype)

@@ -24,9 +24,9 @@ from t2t_jax.kernels.reference import CacheLayout, Score
 
 # Keys and values of the positions attended to. "_" binds no name, because the number of positions
 # differs between uses.
-KeysValues = tuple[Float[Array, "b _ groups d_k"], Float[Array, "b _ groups d_v"]]
+KeysValues = tuple[Float[Array, "b _ key_groups d_k"], Float[Array, "b _ groups d_v"]]
 # Keys and values in the transposed layout, which `cached_attention` takes.
-CachedKeysValues = tuple[Float[Array, "b groups d_k _"], Float[Array, "b groups _ d_v"]]
+CachedKeysValues = tuple[Float[Array, "b key_groups d_k _"], Float[Array, "b groups _ d_v"]]
 CACHED_AXES = 3, 2
 """The axes of the positions in `CachedKeysValues`."""
 
@@ -173,7 +173,7 @@ def update_cache_and_attend(
 
 
 def transpose_heads(
-    keys: Float[Array, "b k groups d_k"], values: Float[Array, "b k groups d_v"]
+    keys: Float[Array, "b k key_groups d_k"], values: Float[Array, "b k groups d_v"]
 ) -> CachedKeysValues:
     """Transpose keys and values to the transposed layout."""
     return keys.transpose(0, 2, 3, 1), values.transpose(0, 2, 1, 3)

@@ -128,6 +128,9 @@ class TransformerDecoding(CachedDecoding):
     def cache_layout(self, beam_size: int) -> CacheLayout:
         """Return the layout of keys and values in the cache; see `CachedDecoding.cache_layout`."""
         config = self.network.config
+        attention = config.attention_of("decoder")
+        if attention.kind.maps_per_head > 1:  # the other layouts need a key for each value
+            return "transposed"
         has_bias = config.positions.bias is not None
-        is_fused = is_fused_in_decoding(config.attention_of("decoder"), config.dtype)
+        is_fused = is_fused_in_decoding(attention, config.dtype)
         return self.network.kernels.cache_layout(beam_size, is_fused and not has_bias)

@@ -9,12 +9,14 @@ from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Float32, Int
 
-from t2t_jax.config import ModelConfig
+from t2t_jax.config import AttentionConfig, ModelConfig
 from t2t_jax.config.tables import ROTARY_SCALINGS
 from t2t_jax.functional.position import rotary_frequencies
 from t2t_jax.kernels.int8 import Int8Matrix
+from t2t_jax.kernels.reference import DistanceBias
+from t2t_jax.modules.attention import by_key
 from t2t_jax.modules.parameters import initializer, matrix, parameter
 from t2t_jax.parallel.axes import constrain
 from t2t_jax.plugins import load_named
@@ -105,6 +107,8 @@ class PositionEncoding(nn.Module):
             bias = load_named(encoding.bias)
             num_heads, causal = config.num_heads, self.causal
             self.bias = partial(bias, num_heads=num_heads, causal=causal, **params)
+            if config.attention.num_maps > num_heads:
+                self.bias = partial(_bias_of_maps, self.bias, config.attention)
 
     def __call__(
         self, x: Float[Array, "b t d_model"], positions: Int[Array, "b t"], length: int
@@ -125,3 +129,11 @@ class PositionEncoding(nn.Module):
         if table is None:
             return x
         return x + jnp.take(table, positions, axis=0, mode="clip").astype(x.dtype)
+
+
+def _bias_of_maps(
+    bias: DistanceBias, config: AttentionConfig, distances: Int[Array, "q k"]
+) -> Float32[Array, "maps q k"]:
+    """Repeat the bias of each head for its attention maps, in the order of `by_key`."""
+    maps = config.num_maps // config.num_heads
+    return by_key(jnp.repeat(bias(distances), maps, axis=0), config, axis=0)

@@ -24,7 +24,11 @@ from t2t_jax.kernels.reference import Score
 
 
 def call(
-    entry: Entry, shape: Sequence[int], dtype: DTypeLike, *arrays: Array, **options: Array | float
+    entry: Entry,
+    shape: Sequence[int],
+    dtype: DTypeLike,
+    *arrays: PyTree[Array | int],
+    **options: Array | float,
 ) -> Array:
     """Call a named function on arrays; check and convert the result of a registered function.
 
@@ -40,7 +44,8 @@ def call(
         output = jnp.asarray(function(*arrays, **options))
     except Exception as error:
         line = (str(error).strip() or "no reason").splitlines()[0][:300]
-        types = ", ".join(f"{x.dtype}{list(x.shape)}" for x in arrays)
+        leaves = jax.tree.leaves(arrays)
+        types = ", ".join(f"{x.dtype}{list(x.shape)}" for x in leaves if hasattr(x, "dtype"))
         raise UserError(
             f"{entry.title} raised {type(error).__name__} for {types}: {line}; fix the function"
         ) from error
@@ -66,7 +71,7 @@ def score_function(entry: Entry, parameters: Mapping[str, Array]) -> Score:
     """Return a score function of attention with its learned parameters.
 
     Args:
-      entry: the entry of `SCORE_FUNCTIONS`, other than the dot product.
+      entry: the score function, as in `AttentionConfig.scores`.
       parameters: the learned parameters.
     """
     # `tree_util.Partial` is a pytree, so the parameters can pass through JAX transformations.
@@ -111,14 +116,19 @@ def function_problems(config: Config, *, executes: bool = True) -> Iterator[str]
     Args:
       executes: whether to execute the functions; False only traces and differentiates them.
     """
+    from t2t_jax.modules.attention_checks import attention_problem  # it calls `call`
+
     rows = {name: table[getattr(config.model, name)] for name, table in TABLES.items()}
-    for name, entry in rows.items():
-        if not entry.title:
+    for name, entry in (rows | {"attention_kind": config.model.attention.scores}).items():
+        if not entry or not entry.title:
             continue
         has_heads = name == "norm" and config.model.query_key_norm
         for use in (name, "query_key_norm") if has_heads else (name,):
             if problem := _problem(entry, _AXES[use], _RULES[name], config.model, executes):
                 yield problem
+    for attention in {attention for stack in config.model.stacks for attention in stack.attentions}:
+        if problem := attention_problem(attention, executes):
+            yield problem
 
 
 @cache
@@ -173,7 +183,7 @@ def _problem(entry: Entry, axes: str, rule: str, model: ModelConfig, executes: b
 
 def _sizes(model: ModelConfig) -> dict[str, int]:
     """Return a size for each axis letter, all different, so that swapped axes change the shape."""
-    large = {"w": model.d_model, "h": model.attention.num_heads, "d": model.attention.d_k}
+    large = {"w": model.d_model, "h": model.attention.num_maps, "d": model.attention.d_k}
     small = (size for size in itertools.count(2) if size not in large.values())
     return large | dict(zip("btcqk", small, strict=False))
 

@@ -4,7 +4,7 @@ Within `declaring`, `init` wraps each parameter in a box with its kind and logic
 `init` returns plain arrays.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from functools import cache, partial
@@ -125,14 +125,14 @@ def bias(module: nn.Module, name: str, axis: str, width: int, dtype: DTypeLike) 
 
 
 def function_parameters(
-    module: nn.Module, entry: Entry, width: int, num_heads: int | None = None
+    module: nn.Module, entry: Entry, width: Hashable, num_heads: int | None = None
 ) -> dict[str, Array]:
     """Create the learned parameters of a function that the config names.
 
     Args:
       module: the module, in its `setup` or compact call.
       entry: the entry of the function in `config.tables`.
-      width: width of the function's input vectors.
+      width: width of the function's input vectors, or the `AttentionConfig` of `combine`.
       num_heads: number of heads with separate parameters; None means no heads.
     """
     parameters = {}
@@ -146,7 +146,7 @@ def function_parameters(
 
 
 @cache
-def _declarations(entry: Entry, width: int) -> dict[str, tuple[Initializer, tuple[int, ...]]]:
+def _declarations(entry: Entry, width: Hashable) -> dict[str, tuple[Initializer, tuple[int, ...]]]:
     return {name: (initializer(x), x.shape) for name, x in entry.learned(width).items()}
 
 

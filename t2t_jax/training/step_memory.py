@@ -79,7 +79,7 @@ def training_memory(
             attention = cross_attention.activations // parallel.tensor
             cached = cross_attention.cache_width // parallel.tensor
             layer_bytes += unit_bytes * (attention - cached + width) + source_bytes * cached
-        head_width = sum(a.num_heads * a.d_v for a in stack.attentions) // parallel.tensor
+        head_width = sum(a.head_outputs for a in stack.attentions) // parallel.tensor
         activations += stack.num_layers * layer_bytes
         inputs += stack.num_layers * width * unit_bytes
         matmuls += stack.num_layers * (layer_bytes - unit_bytes * head_width)

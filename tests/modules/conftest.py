@@ -16,6 +16,7 @@ from t2t_jax.config.families import FAMILIES, fields_of
 from t2t_jax.kernels.cpu import CPU
 from t2t_jax.modules.transformer import TokenNetwork
 from t2t_jax.plugins import load_named
+from tests.examples.loading import load_example
 from tests.selection import thorough_after
 from tests.tiny import tiny_fields
 
@@ -40,6 +41,8 @@ t2t_jax.register_normalization(
 t2t_jax.register_score_function(
     "test_cosine", _cosine, lambda d_k: {"temperature": t2t_jax.Parameter((), 10.0)}
 )
+
+load_example("own_attention")
 
 _PAPER = network_config(**tiny_fields(16, (2, 2)), dropout_rate=0.0, max_positions=12)
 # Together they hold every option; few, because compiling each takes longer than all its tests.
@@ -87,6 +90,29 @@ _KINDS = {
         "attention_kind": "test_cosine",
         "num_kv_heads": 1,
         "attention_window": 3,
+    },
+    "gated": {
+        "attention_kind": "gated_attention",
+        "attention_bias": True,
+        "num_kv_heads": 1,
+        "d_v": 3,
+    },
+    "differential": {
+        "attention_kind": "differential_attention",
+        "position": "alibi",
+        "num_heads": 4,
+        "num_kv_heads": 2,
+        "attention_window": 3,
+        "query_key_norm": True,
+        "d_k": 2,
+    },
+    "decoder_only_differential": {
+        "architecture": "decoder_only",
+        "attention_kind": "differential_attention",
+        "position": "relative_bias",
+        "prefix_attention": True,
+        "num_heads": 4,
+        "num_kv_heads": 2,
     },
     "decoder_only_as_llama_in_windows": {
         "architecture": "decoder_only",
