@@ -1,5 +1,6 @@
 """Run programs as a user would start them from a clone, and what their tests need."""
 
+import linecache
 import os
 import socket
 import subprocess
@@ -71,3 +72,12 @@ def wait_until(holds: Callable[[], Any], seconds: float = 60) -> Any:
         assert time.monotonic() < latest, "what the test waits for does not come"
         time.sleep(0.02)
     return found
+
+
+def run_cell(cell: str, names: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Run a notebook cell, whose source Python finds as in IPython; return its names."""
+    names = {"__name__": "notebook"} if names is None else names
+    file = f"<cell {hash(cell)}>"
+    linecache.cache[file] = len(cell), None, cell.splitlines(keepends=True), file
+    exec(compile(cell, file, "exec"), names)
+    return names

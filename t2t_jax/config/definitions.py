@@ -2,10 +2,9 @@
 
 import ast
 import inspect
-import re
 import textwrap
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
-from types import CodeType
 from typing import Any, NamedTuple
 
 
@@ -63,13 +62,6 @@ def _is_docstring(node: object) -> bool:
     return isinstance(node, ast.Expr) and isinstance(getattr(node.value, "value", None), str)
 
 
-# Attributes that Python adds to classes, and methods that `dataclass` makes from the fields.
-_GENERATED = re.compile(
-    "__(dict|weakref|doc|module|annotat.*|static_attributes|firstlineno|match_args|dataclass_.*"
-    "|init|repr|eq|hash|setattr|delattr|replace)__"
-)
-
-
 def source_of(part: Any) -> str:
     """Return the source text of a function or class, also of a notebook.
 
@@ -83,29 +75,21 @@ def source_of(part: Any) -> str:
             raise
     # Before Python 3.13, only the methods of a notebook's class have a source.
     leaves = [(leaf.name, str(leaf.type), repr(leaf.default)) for leaf in fields(part)]
-    methods = [x for name, x in vars(part).items() if not _GENERATED.match(name)]
-    texts = (textwrap.dedent(inspect.getsource(x)) for x in filter(inspect.isfunction, methods))
-    return "".join([f"{leaves}\n", *texts])
+    functions = map(inspect.unwrap, filter(inspect.isfunction, vars(part).values()))
+    # "<string>" is the code that `dataclass` makes.
+    texts = (inspect.getsource(x) for x in functions if x.__code__.co_filename != "<string>")
+    return "".join([f"{leaves}\n", *map(textwrap.dedent, texts)])
 
 
 def definition(value: Any) -> Any:
-    """Return the code of a function or class without its lines, and any other value unchanged."""
-    function = getattr(value, "__func__", getattr(value, "fget", getattr(value, "func", value)))
-    if code := getattr(function, "__code__", None):
-        cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
-        contents = [definition(cell.cell_contents) for name, cell in cells if name != "__class__"]
-        defaults = function.__defaults__, function.__kwdefaults__
-        return "function", _code(code), defaults, contents, id(function.__globals__)
-    if isinstance(value, type):
-        members = {k: definition(x) for k, x in vars(value).items() if not _GENERATED.match(k)}
-        leaves = [(x.name, str(x.type), x.default) for x in fields(value)]
-        return "class", [base.__qualname__ for base in value.__bases__], members, leaves
-    if is_dataclass(value):
-        return type(value), [definition(getattr(value, leaf.name)) for leaf in fields(value)]
-    return value
-
-
-def _code(code: CodeType) -> tuple[object, ...]:
-    constants = [_code(x) if isinstance(x, CodeType) else (type(x), x) for x in code.co_consts]
-    names = code.co_names, code.co_varnames, code.co_freevars
-    return code.co_code, names, code.co_argcount, code.co_flags, constants
+    """Return the source of a function, class or dataclass object, to compare with another one."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return [definition(getattr(value, leaf.name)) for leaf in fields(value)]
+    try:
+        text = source_of(value)
+    except (OSError, TypeError):  # a plain value, or a function without source
+        return value
+    with suppress(SyntaxError, ValueError):  # a lambda within a longer statement
+        text = syntax(text)
+    cells = [cell.cell_contents for cell in getattr(value, "__closure__", None) or ()]
+    return text, cells, getattr(value, "__defaults__", None)

@@ -1,8 +1,9 @@
 """Check values of dataclass fields by their annotations."""
 
+import inspect
 import math
 import types
-from typing import Literal, Union, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin
 
 from t2t_jax.errors import UserError, did_you_mean, quote
 
@@ -18,6 +19,19 @@ def require(condition: bool, message: str) -> None:
 def check_range(label: str, value: float, low: float, high: float) -> None:
     """Refuse a value outside of [low, high]; `label` is FIELD=VALUE."""
     require(low <= value <= high, f"{label} is outside [{low:g}, {high:g}]")
+
+
+def check_callable(title: str, part: Any, arguments: str, result: str = "") -> None:
+    """Refuse a part that cannot be called with arguments such as "apply, batch, key"."""
+    try:
+        inspect.signature(part).bind(*arguments.split(", "))
+    except TypeError as error:
+        raise UserError(
+            f"{title} cannot be called with ({arguments}): {error}; give a function of these"
+            f"{result}, or a frozen dataclass with such a method __call__"
+        ) from error
+    except ValueError:  # a built-in function without a signature
+        pass
 
 
 def is_plain(hint: object) -> bool:

@@ -15,8 +15,6 @@ from contextlib import AbstractContextManager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
-from inspect import Parameter as InspectParameter
-from inspect import signature
 from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar, get_type_hints
@@ -441,16 +439,6 @@ def check_entry_class(title: str, kind: type) -> None:
             )
 
 
-def positional_arguments(part: object) -> int | None:
-    """Return how many positional arguments a function requires; None if it cannot be called."""
-    try:
-        parameters = signature(part).parameters.values()  # type: ignore[arg-type]
-    except (TypeError, ValueError):  # not callable, or built-in code without a signature
-        return None
-    kinds = InspectParameter.POSITIONAL_ONLY, InspectParameter.POSITIONAL_OR_KEYWORD
-    return sum(x.kind in kinds and x.default is x.empty for x in parameters)
-
-
 def _caller_file() -> RegisteringFile | None:
     """Return the file that calls `register`; None outside of config files and `FILES`."""
     frame = sys._getframe(1)
@@ -475,9 +463,9 @@ def _is_same(previous: Registered, new: Registered) -> bool:
     if previous.source and new.source:
         return previous.source == new.source
     try:
-        return previous.part is new.part or bool(definition(previous.part) == definition(new.part))
-    except ValueError:  # of arrays, whose comparison has no truth value
-        return False
+        return bool(definition(previous.part) == definition(new.part))
+    except ValueError:  # of arrays
+        return previous.part is new.part
 
 
 def _read(path: str) -> RegisteringFile | None:

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from t2t_jax.config.field_types import check_range, require
-from t2t_jax.config.registry import Registry, positional_arguments
+from t2t_jax.config.field_types import check_callable, check_range, require
+from t2t_jax.config.registry import Registry
 
 if TYPE_CHECKING:
     from t2t_jax.config.training import TrainingConfig
@@ -106,12 +106,8 @@ class Wsd(Schedule):
 
 
 def _own_schedule(part: Any, title: str) -> Schedule:
-    require(
-        positional_arguments(part) == 1,
-        f"{title} is not a schedule; give a function of the step that returns the learning rate, "
-        "or a frozen dataclass with the method __call__(step), or a subclass of t2t_jax.Schedule "
-        "with the method decay(n, warmup_steps, end)",
-    )
+    form = " that returns the learning rate, or a t2t_jax.Schedule with the method decay"
+    check_callable(title, part, "step", form)
     return OwnRate(part)
 
 

@@ -26,7 +26,7 @@ from t2t_jax.config.attention_kinds import (
     ScoreFunction,
     attention_kind,
 )
-from t2t_jax.config.field_types import require
+from t2t_jax.config.field_types import check_callable
 from t2t_jax.config.registry import (
     Entry,
     Function,
@@ -34,23 +34,19 @@ from t2t_jax.config.registry import (
     Parameter,
     Registry,
     nothing,
-    positional_arguments,
     register,
 )
 from t2t_jax.config.schedules import SCHEDULES
 from t2t_jax.config.tasks import TASKS
+from t2t_jax.errors import UserError
 
 
 def _own_entry(part: Any, title: str) -> Entry:
-    entry = part
-    if not isinstance(part, Entry):
-        is_gated = bool(getattr(part, "is_gated", False))
-        entry = Entry(part, getattr(part, "parameters", nothing), is_gated)
-    require(
-        callable(entry.function),
-        f"{title} is a {type(entry.function).__name__}; register a function of arrays, or a frozen "
-        "dataclass with the method __call__ and, if needed, parameters(width) and is_gated",
-    )
+    is_gated = bool(getattr(part, "is_gated", False))
+    parameters = getattr(part, "parameters", nothing)
+    entry = part if isinstance(part, Entry) else Entry(part, parameters, is_gated)
+    if not callable(entry.function):
+        raise UserError(f"{title} is a {type(entry.function).__name__}; register a function")
     return replace(entry, title=title)
 
 
@@ -141,17 +137,14 @@ def _table(size: int, width: int, model: "ModelConfig") -> Mapping[str, Paramete
 
 
 def _own_positions(part: Any, title: str) -> PositionFacts:
-    vectors, bias = getattr(part, "vectors", None), getattr(part, "bias", None)
-    if vectors is None and bias is None and positional_arguments(part) == 2:
-        vectors = part
-    require(
-        (vectors is None) != (bias is None),
-        f"{title} is not a position scheme; give a function of the number of positions and "
-        "d_model that returns vectors [positions, d_model], or a frozen dataclass with that method "
-        "vectors, or with the method bias(distances, num_heads, causal, **learned) that returns "
-        "[heads, q, k], and optionally parameters(model)",
+    if callable(bias := getattr(part, "bias", None)):
+        return PositionFacts(bias=bias, parameters=getattr(part, "parameters", nothing))
+    form = (
+        " that returns vectors [positions, d_model] to add to embeddings, or an object with the "
+        "method bias(distances, num_heads, causal, **learned)"
     )
-    return PositionFacts(vectors, bias=bias, parameters=getattr(part, "parameters", nothing))
+    check_callable(title, part, "num_positions, d_model", form)
+    return PositionFacts(part)
 
 
 POSITIONS = Registry(
@@ -203,12 +196,8 @@ class OptimizerFacts:
 def _own_optimizer(part: Any, title: str) -> OptimizerFacts:
     if callable(getattr(part, "init", None)) and callable(getattr(part, "update", None)):
         return OptimizerFacts(lambda training, declared: part)
-    require(
-        positional_arguments(part) == 1,
-        f"{title} is not an optimizer; give a transformation of Optax, or a function of the config "
-        "section training that returns one, or a frozen dataclass with the method "
-        "__call__(training)",
-    )
+    form = " that returns a transformation of Optax, or the transformation"
+    check_callable(title, part, "training", form)
     return OptimizerFacts(lambda training, declared: part(training))
 
 
@@ -239,11 +228,7 @@ class LossFacts:
 
 
 def _own_loss(part: Any, title: str) -> LossFacts:
-    require(
-        positional_arguments(part) == 3,
-        f"{title} is not a loss; give a function loss(apply, batch, key) that returns a sum and "
-        "its weight, or a frozen dataclass with the method __call__(apply, batch, key)",
-    )
+    check_callable(title, part, "apply, batch, key", " that returns a sum and its weight")
     return LossFacts(part)
 
 
@@ -261,12 +246,7 @@ class MeasureFacts:
 
 
 def _own_measure(part: Any, title: str) -> MeasureFacts:
-    require(
-        positional_arguments(part) == 2,
-        f"{title} is not a measure; give a function of the hypotheses and the references that "
-        "returns one score for each sentence, or a frozen dataclass with the method "
-        "__call__(hypotheses, references)",
-    )
+    check_callable(title, part, "hypotheses, references", " that returns a score per sentence")
     return MeasureFacts(part)
 
 

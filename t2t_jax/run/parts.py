@@ -1,10 +1,10 @@
 """The parts of a run that Python gives to `train`, besides the config."""
 
-import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from t2t_jax.config import Config
+from t2t_jax.config.field_types import check_callable
 from t2t_jax.config.tables import LOSSES
 from t2t_jax.errors import UserError, quote
 from t2t_jax.run.hooks import Hook
@@ -28,9 +28,10 @@ class RunParts:
         """Check the form of the functions."""
         if not isinstance(self.hooks, Sequence):
             raise UserError(f"hooks={quote(self.hooks)} is not a list; give hooks=[function, ...]")
-        _check_callable("metrics", self.metrics, "outputs, batch")
+        if self.metrics is not None:
+            check_callable("metrics", self.metrics, "outputs, batch")
         for index, hook in enumerate(self.hooks):
-            _check_callable(f"hooks[{index}]", hook, "step, metrics, state", optional=False)
+            check_callable(f"hooks[{index}]", hook, "step, metrics, state")
 
     def objective(self, config: Config) -> Objective:
         """Return what a step minimizes and measures."""
@@ -40,22 +41,6 @@ class RunParts:
         """Return the names of the functions, which all processes share."""
         functions = (self.metrics, *self.hooks)
         return repr([None if part is None else name_of(part) for part in functions])
-
-
-def _check_callable(name: str, value: object, arguments: str, *, optional: bool = True) -> None:
-    """Refuse a value that cannot be called with these arguments."""
-    if value is None and optional:
-        return
-    problem = "" if callable(value) else "is not callable"
-    if callable(value):
-        try:
-            inspect.signature(value).bind(*arguments.split(", "))
-        except TypeError as error:
-            problem = f"cannot be called as {name}({arguments}): {error}"
-        except ValueError:  # a built-in function without a signature
-            pass
-    if problem:
-        raise UserError(f"{name}={quote(value)} {problem}; give a function of ({arguments})")
 
 
 NO_PARTS = RunParts()

@@ -14,6 +14,7 @@ from t2t_jax.config.registry import REGISTRIES, reading_stored_config
 from t2t_jax.config.schedules import SCHEDULES
 from t2t_jax.config.tables import LOSSES, OPTIMIZERS, POSITIONS
 from t2t_jax.errors import UserError
+from tests.programs import run_cell
 from tests.refusals import refused
 
 pytestmark = pytest.mark.usefixtures("tables")
@@ -34,15 +35,8 @@ class StepDecay:
 """
 
 
-def _run(cell):
-    """Run a notebook cell; return its names."""
-    names = {"__name__": "notebook"}
-    exec(cell, names)
-    return names
-
-
 def test_a_config_names_a_part_with_its_parameters():
-    step_decay = _run(_CELL)["StepDecay"]
+    step_decay = run_cell(_CELL)["StepDecay"]
     texts = ["step_decay(factor=0.3)", "step_decay( factor = 0.3, boundaries=[10, 20])"]
     for value in (*texts, step_decay(factor=0.3)):
         config = Config().replace({"training.schedule": value})
@@ -76,20 +70,20 @@ def test_a_config_names_a_part_with_its_parameters():
     ],
 )
 def test_a_wrong_parameter_is_refused_by_its_name(text, message):
-    _run(_CELL)
+    run_cell(_CELL)
     with refused(message):
         Config().replace({"training.schedule": text})
 
 
 def test_a_cell_runs_again_and_another_text_needs_replace():
-    first = _run(_CELL)
+    first = run_cell(_CELL)
     again = _CELL.replace("falls", "drops")  # in the docstring, on lines that moved
-    exec(f"\n\n{again}", first)
+    run_cell(f"\n\n{again}", first)
     other = _CELL.replace("step > boundary", "step >= boundary")
     with pytest.raises(UserError, match="already registered with another definition; register it"):
-        exec(other, first)
+        run_cell(other, first)
     assert SCHEDULES["step_decay"].rate(10) == 1
-    exec(other.replace('"schedule")', '"schedule", replace=True)'), first)
+    run_cell(other.replace('"schedule")', '"schedule", replace=True)'), first)
     assert SCHEDULES["step_decay"].rate(10) == 0.5
 
 
@@ -97,16 +91,20 @@ def test_a_cell_runs_again_and_another_text_needs_replace():
     ("kind", "part", "message"),
     [
         ("schedules", print, "kind='schedules' is not one of"),
-        ("schedule", 3, "schedule 'mine' is not a schedule; give a function of the step"),
-        ("schedule", lambda: 1, "is not a schedule"),
+        (
+            "schedule",
+            3,
+            "schedule 'mine' cannot be called with (step): 3 is not a callable",
+        ),
+        ("schedule", lambda: 1, "too many positional arguments"),
         (
             "optimizer",
             lambda params, state: 1,
-            "is not an optimizer; give a transformation of Optax",
+            "(training): missing a required argument: 'state'; give",
         ),
-        ("loss", lambda logits: 0, "a function loss(apply, batch, key) that returns a sum and its"),
+        ("loss", lambda logits: 0, "with (apply, batch, key): too many positional arguments; give"),
         ("position", lambda x: x, "the method bias(distances, num_heads, causal, **learned)"),
-        ("measure", lambda hypotheses: 0, "returns one score for each sentence"),
+        ("measure", lambda hypotheses: 0, "that returns a score per sentence"),
         ("activation", 3.0, "activation 'mine' is a float; register a function"),
         ("task", "translation", "task 'mine' is a str, not a TaskFacts"),
         ("family", object, "is a class that is not a frozen dataclass"),
@@ -120,7 +118,7 @@ def test_a_part_of_a_wrong_form_is_refused_when_it_is_registered(kind, part, mes
 
 def test_a_parameter_that_a_config_cannot_store_is_refused():
     with pytest.raises(UserError, match="a parameter table: dict, which a config cannot store"):
-        _run(_CELL.replace("factor: float = 0.5", "table: dict = None"))
+        run_cell(_CELL.replace("factor: float = 0.5", "table: dict = None"))
 
 
 def test_parts_that_a_program_gives_are_registered_by_their_names():
@@ -143,7 +141,7 @@ def test_parts_that_a_program_gives_are_registered_by_their_names():
     assert LOSSES["own_loss"].function is parts["training.loss"]
     assert registered_parts(config).keys() == {"schedule", "optimizer", "loss"}
     assert with_parts(Config(), {"training.schedule": "cosine"}).training.schedule == "cosine"
-    decay = _run(_CELL.replace('@t2t_jax.register("schedule")', ""))["StepDecay"](factor=0.2)
+    decay = run_cell(_CELL.replace('@t2t_jax.register("schedule")', ""))["StepDecay"](factor=0.2)
     config = with_parts(Config(), {"training.schedule": decay})
     assert config.training.schedule == "step_decay(factor=0.2)"
 

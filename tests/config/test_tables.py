@@ -17,6 +17,7 @@ from t2t_jax.config.registry import FILES, Parameter
 from t2t_jax.config.tables import NAMED
 from t2t_jax.errors import UserError
 from t2t_jax.plugins import load_named
+from tests.programs import run_cell
 from tests.refusals import refused
 
 _REGISTER = (
@@ -118,10 +119,10 @@ def test_a_name_stands_for_one_function():
 def test_a_cell_of_a_notebook_may_be_run_again():
     names = {"t2t_jax": t2t_jax}
     cell = "def f(x):\n    return x\nt2t_jax.register_activation('cell', f)\n"
-    exec(cell, names)
-    exec(cell, names)
+    run_cell(cell, names)
+    run_cell(cell, names)
     with pytest.raises(UserError, match="register it with replace=True"):
-        exec(cell.replace("return x", "return 2 * x"), names)
+        run_cell(cell.replace("return x", "return 2 * x"), names)
 
 
 @pytest.mark.usefixtures("tables")
