@@ -175,10 +175,10 @@ class Registry(dict[str, Row]):
     def _part(self, name: str) -> tuple[Any, str]:
         """Return the part of a name, and its title for errors."""
         title = f"{self.kind} {quote(name)}"
-        if name in self.registered_parts:
-            return self.registered_parts[name].part, title
         if name in self:
             return self[name], title
+        if registered := self.registered(name):
+            return registered.part, title
         path = self._plugin_paths()[name]
         return load(path), f"{path} of the package {re.split('[.:]', path)[0]}"
 
@@ -198,14 +198,13 @@ class Registry(dict[str, Row]):
 
     def has(self, text: object) -> bool:
         """Return whether this process knows the name in a text."""
-        if not isinstance(text, str) or text in self or text in self._rows:
-            return isinstance(text, str)
-        name = text.partition("(")[0].strip()
-        return name in (*self, *self.registered_parts) or name in self.all_names
+        if not isinstance(text, str):
+            return False
+        return text in self or _name_in(text) in self.all_names
 
     def registered(self, text: str) -> Registered | None:
         """Return the registered part that a text names; None for built-in parts and plugins."""
-        return self.registered_parts.get(text.partition("(")[0].strip())
+        return self.registered_parts.get(_name_in(text))
 
     def each(self) -> Iterator[tuple[str, Row]]:
         """Yield all rows by name; skip broken plugin rows with a warning."""
@@ -298,10 +297,8 @@ class Registry(dict[str, Row]):
                     "name"
                 )
             forget_programs()
-        if previous and not replace:
-            return
-        self._rows.clear()
         self.registered_parts[name] = new
+        self._rows.clear()
 
     def forget(self) -> None:
         """Remove all registered parts, for tests."""
@@ -365,17 +362,19 @@ def is_stored_config() -> bool:
     return _is_stored.get()
 
 
+def _name_in(text: str) -> str:
+    return text.partition("(")[0].strip()
+
+
 def _parsed(label: str, text: str) -> tuple[str, dict[str, Any]]:
     """Parse `NAME` or `NAME(field=value, ...)` into the name and the arguments."""
     name, parenthesis, inner = text.partition("(")
-    if not parenthesis:
-        return name, {}
     try:
-        call = ast.parse(f"f({inner}", mode="eval").body
-        if not isinstance(call, ast.Call) or call.args or not all(k.arg for k in call.keywords):
+        call: Any = ast.parse(f"f({inner}" if parenthesis else "f()", mode="eval").body
+        if call.args:
             raise ValueError
-        return name.strip(), {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
-    except (SyntaxError, ValueError):
+        return name.strip(), {k.arg: ast.literal_eval(k.value) for k in call.keywords}
+    except (SyntaxError, ValueError, AttributeError):
         raise UserError(
             f"{label}: {quote(text)} is not NAME or NAME(field=value, ...) with plain values, as "
             "in wsd(decay_fraction=0.2)"
@@ -385,8 +384,12 @@ def _parsed(label: str, text: str) -> tuple[str, dict[str, Any]]:
 def with_parameter(text: str, parameter: str, value: object) -> str:
     """Set a parameter in the text of a part, such as `wsd` or `wsd(decay_fraction=0.2)`."""
     name, arguments = _parsed(text, text)
-    changed = {**arguments, parameter: value}
-    return f"{name}({', '.join(f'{key}={x!r}' for key, x in changed.items())})"
+    return _call(name, {**arguments, parameter: value})
+
+
+def _call(name: str, arguments: Mapping[str, object]) -> str:
+    texts = (f"{key}={value!r}" for key, value in arguments.items())
+    return f"{name}({', '.join(texts)})" if arguments else name
 
 
 def _with_arguments(part: Any, title: str, arguments: Mapping[str, object]) -> Any:
@@ -398,7 +401,7 @@ def _with_arguments(part: Any, title: str, arguments: Mapping[str, object]) -> A
             raise UserError(f"{title} has no parameters; leave {', '.join(arguments)} out")
         return part
     hints = get_type_hints(kind)
-    names = [leaf.name for leaf in fields(kind) if leaf.init]
+    names = [leaf.name for leaf in fields(kind)]
     for name in arguments:
         if name not in names:
             hint = did_you_mean(name, names, f"it has {', '.join(names) or 'none'}")
@@ -415,10 +418,8 @@ def _with_arguments(part: Any, title: str, arguments: Mapping[str, object]) -> A
 
 
 def _formatted(name: str, part: Any) -> str:
-    values = {leaf.name: getattr(part, leaf.name) for leaf in fields(part) if leaf.init}
-    defaults = {leaf.name: leaf.default for leaf in fields(part)}
-    changed = [f"{key}={x!r}" for key, x in values.items() if x != defaults[key]]
-    return f"{name}({', '.join(changed)})" if changed else name
+    values = {leaf: getattr(part, leaf.name) for leaf in fields(part)}
+    return _call(name, {leaf.name: x for leaf, x in values.items() if x != leaf.default})
 
 
 def check_entry_class(title: str, kind: type) -> None:
@@ -431,7 +432,7 @@ def check_entry_class(title: str, kind: type) -> None:
         )
     for leaf in fields(kind):
         hint = get_type_hints(kind)[leaf.name]
-        if leaf.init and not is_plain(hint):
+        if not is_plain(hint):
             raise UserError(
                 f"{title} has a parameter {leaf.name}: {getattr(hint, '__name__', hint)}, which a "
                 "config cannot store; "

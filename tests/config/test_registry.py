@@ -82,6 +82,8 @@ def test_a_cell_runs_again_and_another_text_needs_replace():
     other = _CELL.replace("step > boundary", "step >= boundary")
     with pytest.raises(UserError, match="already registered with another definition; register it"):
         run_cell(other, first)
+    config = Config().replace({"training.schedule": first["StepDecay"](factor=0.3)})
+    assert config.training.schedule == "step_decay(factor=0.3)"
     assert SCHEDULES["step_decay"].rate(10) == 1
     run_cell(other.replace('"schedule")', '"schedule", replace=True)'), first)
     assert SCHEDULES["step_decay"].rate(10) == 0.5
