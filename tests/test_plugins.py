@@ -169,7 +169,7 @@ def test_a_run_has_the_task_family_format_and_tracker_of_an_installed_package(tm
     assert "decoder.layers.0.self_attention.W_Q" in (tmp_path / "exported/names").read_text()
     gone = call(tmp_path / "nowhere", "translate", str(run), code=2)
     assert "model.architecture='twin' is not one of" in gone.stderr
-    assert gone.stderr.endswith("use one of these, or install the package that adds it\n")
+    assert gone.stderr.endswith("or in a file of T2T_JAX_REGISTER, or its package installed\n")
 
 
 @pytest.fixture

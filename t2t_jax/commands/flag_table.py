@@ -16,6 +16,7 @@ from tyro.constructors import PrimitiveConstructorSpec
 from t2t_jax.commands.foreign_flags import ALIASES
 from t2t_jax.config import Config
 from t2t_jax.config.config import known_fields
+from t2t_jax.config.tables import NAMED
 from t2t_jax.plugins import TrainingFlags, added_flags
 from t2t_jax.system.opening import resolve_run
 
@@ -136,7 +137,10 @@ class Flag(NamedTuple):
     @property
     def values(self) -> str:
         """Return the possible values, such as `INT|None`; "" for a switch."""
-        return "" if self.is_switch or self.is_positional else values_of(self.hint)
+        if self.is_switch or self.is_positional:
+            return ""
+        registered = NAMED[self.name].registered_parts if self.name in NAMED else ()
+        return "|".join([values_of(self.hint), *registered])
 
     @property
     def default_text(self) -> str:

@@ -90,7 +90,8 @@ def check_corpus(name: str, facts: TaskFacts) -> None:
 
     Tasks of extras and plugins read further schemes, such as npz.
     """
-    if name == OWN or is_stored_config() or not facts.corpora.startswith(_READERS):
+    is_reader = isinstance(facts.corpora, str) and facts.corpora.startswith(_READERS)
+    if name == OWN or is_stored_config() or not is_reader:
         return
     schemes = {"text", *added_schemes(), *chain(*(row.schemes or () for row in TASKS.values()))}
     for corpus, _ in components_of(name):

@@ -260,11 +260,11 @@ class Family:
 
     config: type[ModelConfig]
     """The class of the config section `model`."""
-    network: str
-    """The import path of the Flax module, a `modules.network.Network`."""
-    scoring: str = "t2t_jax.modules.cached_decoding:NetworkScoring"
-    """The import path of the `modules.decoding_model.ScoringModel` that wraps the module. It
-    is a `DecodingModel` if the network generates targets."""
+    network: Any
+    """The class of the Flax module, a `modules.network.Network`, or its import path."""
+    scoring: Any = "t2t_jax.modules.cached_decoding:NetworkScoring"
+    """The class of the `modules.decoding_model.ScoringModel` that wraps the module, or its import
+    path. It is a `DecodingModel` if the network generates targets."""
     tasks: tuple[str, ...] = ()
     """Tasks that the networks learn although their `TaskFacts` do not name the family."""
 

@@ -263,14 +263,13 @@ class Registry(dict[str, Row]):
         hint = did_you_mean(str(name), self.all_names, "use one of these")
         names = ", ".join(map(repr, self.all_names))
         message = f"{label}={quote(name)} is not one of {names}; {hint}"
-        if self._adapt is None:
-            otherwise = ", or install the package that adds it" if self._plugin_field else ""
-            raise UserError(f"{message}{otherwise}")
+        if not self.kind:
+            raise UserError(message)
         end = "" if message.endswith("?") else "."
         raise UnregisteredError(
             f"{message}{end} A new name must be registered first: "
             f"t2t_jax.register({self.kind!r}, {quote(name)}) in the config file, in the program, "
-            f"or in a file of {FILES}"
+            f"or in a file of {FILES}, or its package installed"
         )
 
     def register(self, name: str, part: object, *, replace: bool = False) -> None:

@@ -4,7 +4,9 @@ A task consists of a row of `TASKS` and an object in a module of `t2t_jax.tasks`
 flags, documents, corpus readers and commands read the row.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from t2t_jax.config.registry import Registry
 
@@ -17,8 +19,8 @@ class TaskFacts:
 
     architectures: tuple[str, ...]
     """The network families (`model.architecture`) that learn the task. The usual one is first."""
-    corpora: str
-    """The import path MODULE:NAME of a function. It takes a corpus name and the config section
+    corpora: Callable[..., Any] | str
+    """A function, or its import path MODULE:NAME. It takes a corpus name and the config section
     `data`, and returns a dict of each `data.splits.Split` of the corpus by name."""
     score: tuple[str, str]
     """The field in evaluation records, and the display name, of the score that selects the best
@@ -34,9 +36,9 @@ class TaskFacts:
     """Whether the targets are labels, which share no embedding with subwords."""
     hub_task: str = "other"
     """The name of the task on the Hugging Face Hub."""
-    task: str = ""
-    """The import path MODULE:NAME of the task. "" means `TASK` in the module of `t2t_jax.tasks`
-    with the task's name."""
+    task: Any = ""
+    """The task, a `tasks.task.Task`, or its import path MODULE:NAME. "" means `TASK` in the module
+    of `t2t_jax.tasks` with the task's name."""
 
 
 class _Tasks(Registry[TaskFacts]):

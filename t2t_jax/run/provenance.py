@@ -209,10 +209,10 @@ def _files_of_config(config: Config) -> dict[str, str]:
 
 def _modules_of(config: Config) -> Iterator[str]:
     facts, family = config.data.facts, FAMILIES[config.model.architecture]
-    paths = [facts.corpora, facts.task, *(x for x in vars(family).values() if isinstance(x, str))]
+    paths = [facts.corpora, facts.task, *vars(family).values()]
     schemes = (part.name.partition(":")[0] for part in components_of(config.data.corpus))
     paths += (added_schemes()[scheme].pairs for scheme in schemes if scheme in added_schemes())
-    yield from (path.partition(":")[0] for path in paths if path)
+    yield from (path.partition(":")[0] for path in paths if path and isinstance(path, str))
     yield family.config.__module__
 
 
