@@ -31,6 +31,8 @@ from t2t_jax.modules.parameters import parameter
 from t2t_jax.modules.stack import LayerStack
 from t2t_jax.parallel.axes import constrain, on_mesh
 
+PROJECTED = "projected"
+"""The collection with the input `x` of the output projection, if it is mutable."""
 Side: TypeAlias = Literal["source", "target"]
 """Whether a stack reads source tokens or target tokens."""
 
@@ -107,9 +109,11 @@ class TokenNetwork(nn.Module):
           deterministic: whether dropout is off; if False, pass `rngs={"dropout": key}`.
           first_row: index of the first batch row in the global batch, for dropout.
         """
-        return self.logits_of(
-            self.projection_inputs(batch, deterministic=deterministic, first_row=first_row)
-        )
+        return self.logits_of(self._decoded(batch, deterministic, first_row))
+
+    def logits_of(self, x: Float[Array, "b t d_model"]) -> Float[Array, "b t vocab"]:
+        """Compute the logits from the input of the output projection."""
+        return self.with_output_bias(self.kernels.logits(x, self.output_matrix()))
 
     def losses(
         self,
@@ -121,39 +125,18 @@ class TokenNetwork(nn.Module):
         first_row: Int[Array, ""] | int = 0,
     ) -> Losses:
         """Compute the loss of every target token, in nats; see `Network.losses`."""
-        return self.losses_of(
-            self.projection_inputs(batch, deterministic=deterministic, first_row=first_row),
-            batch.targets.tokens,
-            label_smoothing=label_smoothing,
-            num_chunks=num_chunks,
-            is_training=not deterministic,
-        )
-
-    def logits_of(self, x: Float[Array, "b t d_model"]) -> Float[Array, "b t vocab"]:
-        """Compute the logits from `projection_inputs`."""
-        return self.with_output_bias(self.kernels.logits(x, self.output_matrix()))
-
-    def losses_of(
-        self,
-        x: Float[Array, "b t d_model"],
-        targets: Int[Array, "b t"],
-        *,
-        label_smoothing: float,
-        num_chunks: int,
-        is_training: bool,
-    ) -> Losses:
-        """Compute the loss of every target token from `projection_inputs`."""
+        x = self._decoded(batch, deterministic, first_row)
         losses: Callable[..., Losses] = partial(
             self.kernels.losses,
             embedding=self.output_matrix(),
             bias=self.output_bias if self.config.output_bias else None,
             epsilon=label_smoothing,
-            is_training=is_training,
+            is_training=not deterministic,
         )
         # Chunks of positions bound the memory of the logits [b, t, vocab], the largest array.
         if num_chunks > 1:
             losses = in_chunks(losses, num_chunks)
-        return losses(x, targets=targets)
+        return losses(x, targets=batch.targets.tokens)
 
     @property
     def sources(self) -> SourceForm:
@@ -238,10 +221,10 @@ class TokenNetwork(nn.Module):
         """Add the output bias to logits, if the network has one."""
         return logits + self.output_bias if self.config.output_bias else logits
 
-    def projection_inputs(
-        self, batch: object, *, deterministic: bool = True, first_row: Int[Array, ""] | int = 0
+    def _decoded(
+        self, batch: object, deterministic: bool, first_row: Int[Array, ""] | int
     ) -> Float[Array, "b t d_model"]:
-        """Check a batch, and compute the input of the output projection; see `__call__`."""
+        """Check a batch, and compute the input of the output projection."""
         if not isinstance(batch, Batch) or not all(hasattr(side, "segments") for side in batch):
             raise UserError(
                 "the network is called without a batch of sentences; make one with "
@@ -251,7 +234,10 @@ class TokenNetwork(nn.Module):
         base = Context(deterministic=deterministic, first_row=first_row, kernels=self.kernels)
         # A logit sums d_model products, whose signs agree after training, so the logit grows with
         # d_model. The division by the width multiple prevents this (Yang et al. 2021, table 8).
-        return self.decoded(batch, base) / self.config.width_multiple
+        x = self.decoded(batch, base) / self.config.width_multiple
+        if not self.is_initializing():
+            self.sow(PROJECTED, "x", x)
+        return x
 
 
 class StepInput(NamedTuple):
@@ -290,7 +276,7 @@ class DecoderNetwork(TokenNetwork):
         # The cache is a ring buffer: once it is full, a step overwrites the oldest position.
         write_at = last.clock % cache_length(self.config, capacity) * beam_size
         x, cache = self.decoder.step(x, cache, sources, write_at, context)
-        x /= self.config.width_multiple  # as in `projection_inputs`
+        x /= self.config.width_multiple  # as in `_decoded`
         return self.with_output_bias(self.kernels.next_logits(x, self.output_matrix())), cache
 
     def _step_context(

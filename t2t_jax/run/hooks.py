@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from copy import deepcopy
+from itertools import product
 from typing import TypeAlias
 
 import jax
@@ -48,26 +49,19 @@ class Hooks:
             return
         failure = None
         with self._progress.during(EVALUATION):
-            try:
-                for record in records:
-                    for hook in self._hooks:
-                        self._call(hook, record, state)
-            except UserError as error:
-                failure = error
+            for record, hook in product(records, self._hooks):
+                try:
+                    # Copies, so that changes in place do not reach the log and the run.
+                    hook(record["step"], deepcopy(record), jax.tree.map(lambda x: x, state))
+                except Exception as error:  # of any kind: it is the user's function
+                    failure = UserError(
+                        f"hook {name_of(hook)} failed at step {record['step']:,} ({record['of']}): "
+                        f"{in_one_line(f'{type(error).__name__}: {error}')}; the run has written "
+                        "a checkpoint, from which the same call resumes"
+                    )
+                    failure.__cause__ = error
+                    break
             process = failing_process(failure is None)
         if process is not None:
-            self.failure = failure or UserError(
-                f"a hook of process {process} failed; see its error message"
-            )
-
-    def _call(self, hook: Hook, record: Record, state: TrainState) -> None:
-        step = record["step"]
-        try:
-            # Copies, so that changes in place do not reach the log and the run.
-            hook(step, deepcopy(record), jax.tree.map(lambda x: x, state))
-        except Exception as error:  # of any kind: it is the user's function
-            reason = in_one_line(f"{type(error).__name__}: {error}")
-            raise UserError(
-                f"hook {name_of(hook)} failed at step {step:,} ({record['of']}): {reason}; the "
-                "run has written a checkpoint, from which the same call resumes"
-            ) from error
+            message = f"a hook of process {process} failed; see its error message"
+            self.failure = failure or UserError(message)

@@ -102,13 +102,10 @@ class StepMeter:
             self._record(step, metrics)
 
     def _count(self, metrics: StepMetrics) -> None:
-        if LOSS in self.window.pairs and LOSS not in metrics.pairs:  # resumed without an own loss
-            self.window, self._tokens_before = Window(), 0.0
         # float64 represents these sums of float32 exactly.
         losses = np.add(self.window.losses, metrics.losses, dtype=np.float64).tolist()
-        before = self.window.pairs
         pairs = {
-            name: np.add(before.get(name, (0.0, 0.0)), pair, dtype=np.float64).tolist()
+            name: np.add(self.window.pairs.get(name, 0.0), pair, dtype=np.float64).tolist()
             for name, pair in metrics.pairs.items()
         }
         self.window = Window(losses, pairs)

@@ -4,13 +4,15 @@ A loss returns a sum and its weight, and a metric a sum and its count. The step 
 passes, devices and processes, and divides once.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Float32, Int, Key
 
 from t2t_jax.batch import Batch
@@ -19,6 +21,7 @@ from t2t_jax.errors import UserError, in_one_line, quote
 from t2t_jax.kernels.reference import Losses
 from t2t_jax.modules.network import Network
 from t2t_jax.modules.parameters import Parameters
+from t2t_jax.modules.transformer import PROJECTED
 from t2t_jax.workdir import LOG_FIGURES
 
 LOSS = "loss"
@@ -96,7 +99,7 @@ class Apply:
         self, batch: Batch, key: Key[Array, ""] | None = None
     ) -> Float[Array, "b t vocab"]:
         """Compute the logits of every target token, with dropout by `key`; None disables it."""
-        return cast(Array, self._call(batch, **self._dropout(key)))
+        return cast(Array, self._call(batch, key))
 
     def losses(
         self,
@@ -104,6 +107,7 @@ class Apply:
         key: Key[Array, ""] | None = None,
         *,
         label_smoothing: float | None = None,
+        **options: Any,
     ) -> Losses:
         """Compute label-smoothed loss and negative log-likelihood of every target token, in nats.
 
@@ -112,34 +116,25 @@ class Apply:
         Args:
           key: random key of dropout; None disables dropout.
           label_smoothing: eps_ls; None means `training.label_smoothing`.
+          options: options of `flax.linen.Module.apply`, such as `mutable`.
         """
-        smoothing = self._smoothing(label_smoothing)
-        return cast(Losses, self._call(batch, **smoothing, **self._dropout(key), method="losses"))
+        if label_smoothing is None:
+            label_smoothing = self.config.training.label_smoothing
+        options |= {"label_smoothing": label_smoothing, "method": "losses"}
+        options["num_chunks"] = self.config.parallel.loss_chunks
+        return cast(Losses, self._call(batch, key, **options))
 
     def outputs(self, batch: Batch, key: Key[Array, ""]) -> Outputs:
         """Call a `TokenNetwork` with dropout; no gradient flows through the logits."""
-        x = self._call(batch, **self._dropout(key), method="projection_inputs")
-        losses = self._call(
-            x, batch.targets.tokens, **self._smoothing(), is_training=True, method="losses_of"
-        )
-        detached, fixed_x = self.detached(), jax.lax.stop_gradient(x)
-        return Outputs(losses, lambda: detached._call(fixed_x, method="logits_of"))
+        losses, variables = cast(Any, self.losses(batch, key, mutable=[PROJECTED]))
+        params, (x,) = jax.lax.stop_gradient((self.params, variables[PROJECTED]["x"]))
+        project = partial(self.model.apply, {"params": params}, x, method="logits_of")
+        return Outputs(losses, project)
 
-    def detached(self) -> "Apply":
-        """Return the same model for calls through which no gradient flows."""
-        return replace(self, params=jax.lax.stop_gradient(self.params))
-
-    def _call(self, *args: object, **options: Any) -> Any:
-        return self.model.apply({"params": self.params}, *args, **options)
-
-    def _smoothing(self, epsilon: float | None = None) -> dict[str, Any]:
-        epsilon = self.config.training.label_smoothing if epsilon is None else epsilon
-        return {"label_smoothing": epsilon, "num_chunks": self.config.parallel.loss_chunks}
-
-    def _dropout(self, key: Key[Array, ""] | None) -> dict[str, Any]:
-        if key is None:
-            return {"deterministic": True}
-        return {"deterministic": False, "first_row": self.first_row, "rngs": {"dropout": key}}
+    def _call(self, batch: Batch, key: Key[Array, ""] | None, **options: Any) -> Any:
+        options |= {"deterministic": key is None, "first_row": self.first_row}
+        rngs = {} if key is None else {"dropout": key}
+        return self.model.apply({"params": self.params}, batch, rngs=rngs, **options)
 
 
 LossFunction: TypeAlias = Callable[[Apply, Batch, Key[Array, ""]], Pair]
@@ -182,10 +177,11 @@ class Objective:
             losses = loss_sums(outputs.losses, batch)
         if self.metrics is not None:
             # XLA merges this call with a call of the loss that has the same key.
-            outputs = outputs or apply.detached().outputs(batch, key)
+            params = jax.lax.stop_gradient(apply.params)
+            outputs = outputs or replace(apply, params=params).outputs(batch, key)
             fixed = replace(outputs, losses=jax.lax.stop_gradient(outputs.losses))
             result = _called(self.metrics, "metrics(outputs, batch)", fixed, batch)
-            pairs |= _checked_metrics(result, f"metrics {name_of(self.metrics)}")
+            pairs |= _named_pairs(result, f"metrics {name_of(self.metrics)}")
         return StepSums(losses, pairs)
 
 
@@ -224,34 +220,29 @@ def _called(function: Callable[..., object], form: str, *args: object) -> object
 
 
 def _pair(value: object, source: str, divisor: str) -> Pair:
-    """Return a pair in float32; refuse any other value, and a sum without a derivative."""
+    """Return a pair in float32, or refuse another value."""
+    numbers = int | float | np.generic | np.ndarray | jax.Array
     parts = [*value] if isinstance(value, tuple | list) else []
-    arrays = [jnp.asarray(x) for x in parts if isinstance(x, int | float | jax.Array)]
-    is_pair = len(parts) == len(arrays) == 2 and all(
-        x.shape == () and jnp.issubdtype(x.dtype, jnp.number) for x in arrays
-    )
-    if not is_pair:
+    arrays = [jnp.asarray(x, jnp.float32) for x in parts if isinstance(x, numbers)]
+    if len(parts) != 2 or [x.shape for x in arrays] != [(), ()]:
         raise UserError(
             f"{source} returns {quote(value)}; return (sum, {divisor}), two scalars over the rows "
             "of the batch, such as ((values * mask).sum(), mask.sum())"
         )
-    total, weight = (x.astype(jnp.float32) for x in arrays)
-    return total, weight
+    return arrays[0], arrays[1]
 
 
-def _checked_metrics(value: object, source: str) -> dict[str, Pair]:
+def _named_pairs(value: object, source: str) -> dict[str, Pair]:
     if not isinstance(value, Mapping):
         raise UserError(
             f"{source} returns {quote(value)}; return a dict of (sum, count) by name, such as "
             '{"token_accuracy": ((correct * mask).sum(), mask.sum())}'
         )
     for name in value:
-        if not (isinstance(name, str) and name.isidentifier() and name.isascii()):
+        if not re.fullmatch("[A-Za-z][A-Za-z0-9_]*", str(name)) or name in LOG_FIGURES:
+            problem = "which the log already has" if name in LOG_FIGURES else "which is no name"
             raise UserError(
-                f"{source} names a metric {quote(name)}; use letters, digits and underscores"
-            )
-        if name in LOG_FIGURES:
-            raise UserError(
-                f"{source} names a metric {name}, which the log already has; use another name"
+                f"{source} names a metric {quote(name)}, {problem}; use another name, of letters, "
+                "digits and underscores"
             )
     return {name: _pair(pair, f"{source} for {name}", "count") for name, pair in value.items()}
