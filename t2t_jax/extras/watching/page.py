@@ -9,8 +9,10 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from t2t_jax.config import Config
 from t2t_jax.system.console import markdown_row
 from t2t_jax.system.records import Record
+from t2t_jax.workdir import LOG_FIGURES
 
 Row = tuple[str, ...]
 """The cells of a table row."""
@@ -104,12 +106,25 @@ def scientific(number: float) -> str:
     return f"{number:.3g}".replace("e+", "e")
 
 
-def curves_section(log: Sequence[Record]) -> Section:
-    """Return a section that plots loss and learning rate over the logged steps."""
+def metric_names(log: Sequence[Record]) -> list[str]:
+    """Return the names of the user's metrics in the training records of a log."""
+    records = (record for record in log if record.get("of") == "train")
+    return sorted({name for record in records for name in record} - LOG_FIGURES)
+
+
+def has_own_loss(config: Config) -> bool:
+    """Return whether a run minimizes another loss than the paper."""
+    return config.training.loss != Config().training.loss
+
+
+def curves_section(config: Config, log: Sequence[Record]) -> Section:
+    """Return a section that plots losses, learning rate and metrics over the logged steps."""
+    unit = "" if has_own_loss(config) else ", label-smoothed, nats per target subword"
     curves = {
-        "loss in training, label-smoothed, nats per target subword": ("train", "loss"),
+        f"loss in training{unit}": ("train", "loss"),
         "loss on dev, label-smoothed, nats per target subword": ("dev", "loss"),
         "learning rate": ("train", "learning_rate"),
+        **{f"{name} in training": ("train", name) for name in metric_names(log)},
     }
     plots = []
     for title, (kind, name) in curves.items():

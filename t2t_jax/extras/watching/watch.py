@@ -17,7 +17,7 @@ from rich.text import Text
 from t2t_jax.commands.tables import grid
 from t2t_jax.config import Config
 from t2t_jax.errors import UserError, needs_extra
-from t2t_jax.extras.watching.page import UNKNOWN, series
+from t2t_jax.extras.watching.page import UNKNOWN, has_own_loss, metric_names, series
 from t2t_jax.run.history import History, plateau, score_name
 from t2t_jax.run.job import Goodput, read_goodput
 from t2t_jax.run.profile import read_profiles
@@ -235,13 +235,16 @@ def _curves(runs: Sequence[WatchedRun]) -> dict[str, list[Curve]]:
     evaluations = [record for run in runs for record in run.history.evaluations]
     score = score_name(evaluations[-1]) if evaluations else "score"
     speed = "target tokens/s" if unit == "token" else f"{unit}s/s"
+    is_own = any(has_own_loss(run.config) for run in runs)
     figures = {
         f"training loss, nats per {unit}": ("train", "nll"),
+        **({"training loss": ("train", "loss")} if is_own else {}),
         "perplexity on dev": ("dev", "perplexity"),
         f"{score} on dev": ("dev", "score"),
         "gradient norm": ("train", "gradient_norm"),
         speed: ("train", "target_tokens_per_second"),
         "learning rate": ("train", "learning_rate"),
+        **{name: ("train", name) for run in runs for name in metric_names(run.log)},
     }
     return {
         title: [series(run.log, kind, "step", name) for run in runs]

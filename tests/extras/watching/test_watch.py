@@ -17,6 +17,7 @@ from t2t_jax.commands.entry import entry_command
 from t2t_jax.config import Config
 from t2t_jax.errors import UserError
 from t2t_jax.extras.watching import watch
+from t2t_jax.extras.watching.page import curves_section
 from t2t_jax.extras.watching.watch import plot_in_terminal
 from tests.programs import ROOT
 
@@ -66,6 +67,17 @@ def _write(workdir, records):
 
 def _watch(*arguments):
     return entry_command(["watch", *map(str, arguments)]).run()
+
+
+def test_an_own_loss_and_metrics_have_curves(tmp_path, monkeypatch):
+    records = [_train(step, accuracy=step / 1000) for step in (100, 200)]
+    own = [{name: one[name] for name in one if name != "nll"} for one in records]
+    monkeypatch.setattr(watch, "has_own_loss", lambda config: True)
+    runs = watch._read_runs([_run(tmp_path / "own", own)])
+    curves = {title: [x.tolist() for x in arrays] for title, arrays in watch._curves(runs).items()}
+    assert curves["training loss"] == [[[100, 200], [4.9, 4.8]]]
+    assert curves["accuracy"] == [[[100, 200], [0.1, 0.2]]]
+    assert "accuracy in training" in curves_section(Config(), own).plots[-1]
 
 
 def test_a_run_is_drawn_with_its_figures_and_warnings(tmp_path, capsys, monkeypatch):
