@@ -29,9 +29,9 @@ class RunParts:
         if not isinstance(self.hooks, Sequence):
             raise UserError(f"hooks={quote(self.hooks)} is not a list; give hooks=[function, ...]")
         if self.metrics is not None:
-            check_callable("metrics", self.metrics, "outputs, batch")
+            check_callable(f"metrics={quote(self.metrics)}", self.metrics, "outputs, batch")
         for index, hook in enumerate(self.hooks):
-            check_callable(f"hooks[{index}]", hook, "step, metrics, state")
+            check_callable(f"hooks[{index}]={quote(hook)}", hook, "step, metrics, state")
 
     def objective(self, config: Config) -> Objective:
         """Return what a step minimizes and measures."""

@@ -114,17 +114,7 @@ def train(
         ):
             gauges.run = run
             state, signal = _train(run, profile_steps, until, profile_request, notices)
-            with run.progress.during(CHECKPOINTS):  # a checkpoint of this step may exist already
-                committed = run.log.checkpoint(run.checkpoints.save(state))
-            run.hooks(committed, state)
-            if run.hooks.failure is not None:
-                raise run.hooks.failure
-            step = int(state.step)
-            reason, advice = _end_reason(run, step, signal)
-            exit_code = 128 + signal if signal else 0
-            run.log.end(step, reason, advice)
-            run.job.end(reason, exit_code)
-            trained = TrainedRun(run.workdir, exit_code, run.log.history)
+            trained = _end(run, state, signal)
     except UnsentError as error:
         if trained is None or not run.stop.number:
             raise
@@ -273,6 +263,21 @@ class _Saver:
             return _NOTHING
         self._proposed = True
         return _CHECKPOINT
+
+
+def _end(run: Run, state: TrainState, signal: int) -> TrainedRun:
+    """Write the last checkpoint, and record the end of training."""
+    with run.progress.during(CHECKPOINTS):  # a checkpoint of this step may exist already
+        committed = run.log.checkpoint(run.checkpoints.save(state))
+    run.hooks(committed, state)
+    if run.hooks.failure is not None:
+        raise run.hooks.failure
+    step = int(state.step)
+    reason, advice = _end_reason(run, step, signal)
+    exit_code = 128 + signal if signal else 0
+    run.log.end(step, reason, advice)
+    run.job.end(reason, exit_code)
+    return TrainedRun(run.workdir, exit_code, run.log.history)
 
 
 def _end_reason(run: Run, step: int, signal: int) -> tuple[str, str]:
