@@ -75,6 +75,12 @@ REMOVED_COMMANDS = {
 """Features of commands that a released version had, by command name."""
 
 
+SAMPLERS = "samplers of values for --tune"
+EARLY_PROMOTIONS = "early promotions (asha) by --halving"
+REMOVED_FLAGS = {"--sampler": SAMPLERS, "--trials": SAMPLERS}
+"""Features of flags that the git tag `before-cut` has, by flag."""
+
+
 def removed_feature(name: str, feature: str) -> UserError:
     """Make the error for the use of a deleted feature.
 

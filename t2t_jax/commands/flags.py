@@ -25,7 +25,7 @@ from t2t_jax.config.families import fields_of, foreign_field, network_config, va
 from t2t_jax.config.tasks import TASKS
 from t2t_jax.errors import UserError
 from t2t_jax.system.opening import local_path
-from t2t_jax.version import REMOVED, removed_feature
+from t2t_jax.version import REMOVED, REMOVED_FLAGS, removed_feature
 
 _T = TypeVar("_T")
 RUN = "--workdir"
@@ -132,6 +132,8 @@ def _resolve_alias(alias: str, flags: Collection[str]) -> str:
     field_path = flag.removeprefix("--").replace("-", "_")
     if field_path in REMOVED:
         raise removed_feature(alias, REMOVED[field_path].feature)
+    if flag in REMOVED_FLAGS:
+        raise removed_feature(alias, REMOVED_FLAGS[flag])
     for name in flags:
         if flag in ALIASES.get(name, ()):
             return name

@@ -68,14 +68,10 @@ class SweepCommand:
     """Settings of jobs, as name=value: timeout_min=1440 slurm_partition=gpu gpus_per_node=8."""
     halving: str | None = None
     """Stop weak variants early (successive halving): rungs=3,keep=0.33 pauses all variants at two
-    rungs, and continues the best third and the base at each. With ,asha, no variant waits."""
+    rungs, and continues the best third and the base at each."""
     tune: tuple[str, ...] = ()
     """Fields to tune for each variant, such as model.dropout_rate=0.1,0.3 or
     training.learning_rate_factor=0.5:2:log5. The table compares each variant at its best value."""
-    sampler: Literal["optuna:tpe", "optuna:random"] | None = None
-    """Sampler that proposes values for --tune; its ranges then have no count, as in 0.5:2:log."""
-    trials: int | None = None
-    """Number of values that the sampler proposes for each variant."""
     max_hours: float | None = None
     """Time limit in hours: then no run starts, and local runs stop with a checkpoint."""
     dry_run: bool = False
@@ -121,12 +117,9 @@ class SweepCommand:
             raise UserError("--columns selects columns of table.tex; add --report to write it")
         if self.columns == ():
             raise UserError("--columns is empty; name some, such as variant score, or leave it out")
-        tune = tuned_fields(self.tune, for_sampler=self.sampler is not None)
-        rules = GridRules(self.halving, tune, self.sampler, self.trials)
+        rules = GridRules(self.halving, tuned_fields(self.tune))
         if self.report and rules != GridRules():
-            raise UserError(
-                "--report uses recorded rules; leave out --halving, --tune, --sampler and --trials"
-            )
+            raise UserError("--report uses recorded rules; leave out --halving and --tune")
         grid = self._select_base(self._grid())
         names = chosen_variants(grid, self.only)
         num_seeds = self._num_seeds()

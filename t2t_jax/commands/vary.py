@@ -4,7 +4,7 @@ import io
 import re
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any
 
 import tyro
 
@@ -13,9 +13,6 @@ from t2t_jax.config import Config
 from t2t_jax.config.config import known_fields, known_path
 from t2t_jax.config.file import Choices, can_name_directory
 from t2t_jax.errors import UserError, quote
-
-if TYPE_CHECKING:
-    from t2t_jax.sweep.sampling import Range
 
 _COMMA = re.compile(r",(?![^()]*\))")  # not between parameters, as in wsd(decay_fraction=0.2)
 _RANGE = re.compile(r"([^:]+):([^:]+):(log|lin)([0-9]{0,4})")
@@ -89,30 +86,13 @@ def values_in(flag: str, path: str, text: str) -> list[object]:
     return [value for part in parts for value in _values(f"{flag} {path}", path, part)]
 
 
-def tuned_fields(factors: Sequence[str], *, for_sampler: bool) -> "dict[str, list[object] | Range]":
-    """Parse the values of --tune: a list of values per field path, or a range for a sampler."""
-    fields: dict[str, list[object] | Range] = {}
+def tuned_fields(factors: Sequence[str]) -> dict[str, list[object]]:
+    """Parse the values of --tune, by field path."""
+    fields: dict[str, list[object]] = {}
     for factor in factors:
         path, text = field_and_values("--tune", factor, fields)
-        fields[path] = _range_of(path, text) if for_sampler else values_in("--tune", path, text)
+        fields[path] = values_in("--tune", path, text)
     return fields
-
-
-def _range_of(field: str, text: str) -> "Range":
-    """Parse a range such as `0.5:2:log`, from which a sampler draws values of a field."""
-    from t2t_jax.sweep.sampling import Range
-
-    hint = known_fields()[field].type
-    number_type = int if hint is int or int in get_args(hint) else float
-    try:
-        low, high, scale = text.split(":")
-        interval = Range(number_type(low), number_type(high), scale)
-        interval.check()
-    except ValueError:
-        raise UserError(
-            f"--tune {field}={text} is not a range for a sampler; write it as 0.5:2:log or 0:1:lin"
-        ) from None
-    return interval
 
 
 def _values(flag: str, path: str, text: str) -> list[object]:

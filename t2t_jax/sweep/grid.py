@@ -103,8 +103,7 @@ def run_grid(
     if max_hours is not None and not max_hours > 0:
         raise UserError(f"max_hours={max_hours} is not positive; leave it out for no limit")
     workdir = as_path(workdir)
-    rules, at_once = rules or GridRules(), -(-jobs // len(chosen))
-    plan = plan_grid(grid, workdir, chosen, seeds, rules, at_once)
+    plan = plan_grid(grid, workdir, chosen, seeds, rules or GridRules())
     scoring = SplitScoring(grid, workdir, seeds, chosen, split, again)
     plan.first = [name for pattern in first for name in chosen_variants(plan.grid, [pattern])]
     launcher, console = launcher or Local(jobs), console or ProgressConsole()

@@ -1,17 +1,13 @@
 """Stop the weak variants of a grid early by successive halving.
 
-Variants pause at steps called rungs, and the best are promoted to the next rung (Jamieson and
-Talwalkar 2016). Synchronous halving waits for every variant's score at a rung. ASHA (Li et al.
-2020) promotes a variant once it is among the best scored so far.
+Variants pause at steps called rungs until every variant has its score there. Then the best are
+promoted to the next rung (Jamieson and Talwalkar 2016).
 """
 
-import fcntl
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
-from pathlib import Path
+from itertools import pairwise, product
 
 from t2t_jax.config import Config, differences, format_differences
 from t2t_jax.config.file import Grid
@@ -19,17 +15,11 @@ from t2t_jax.config.schedules import SCHEDULES
 from t2t_jax.errors import UserError
 from t2t_jax.sweep.cell import Cell, Scores, mean_of, score_at
 from t2t_jax.sweep.comparison import OF_SUBWORDS
-from t2t_jax.system.bucket import check_local
-from t2t_jax.system.records import COUNT, append_line, read_records, schema
-from t2t_jax.system.regular_file import check_regular
+from t2t_jax.version import EARLY_PROMOTIONS, removed_feature
 
-_JOURNAL, _LOCK = "promotions.jsonl", "promotions.lock"
-_JOURNAL_SCHEMA = schema({"variant": str, "rung": COUNT, "left_out": int})
-_Promotion = tuple[str, int, int]
-"""A journal record: the variant, its new rung, and the index of the held-out seed, or -1."""
 _SHARED_FIELDS = "training.num_train_steps", "checkpoint.every_steps", *OF_SUBWORDS
 """Fields that must be equal in all variants to compare them at a rung."""
-_USAGE = "give --halving rungs=3,keep=0.33, with ,asha to promote without waiting"
+_USAGE = "give --halving rungs=3,keep=0.33"
 
 
 @dataclass(frozen=True)
@@ -40,21 +30,20 @@ class Halving:
     """The number of rungs; the last rung is the end of training."""
     keep: float = 1 / 3
     """The share of variants promoted at a rung, and the ratio of steps between rungs."""
-    asha: bool = False
-    """Whether to promote variants without waiting for all scores (ASHA)."""
 
     def __str__(self) -> str:
         """Format the settings as text that `Halving.of` parses."""
-        return f"rungs={self.rungs},keep={self.keep}{',asha' if self.asha else ''}"
+        return f"rungs={self.rungs},keep={self.keep}"
 
     @staticmethod
     def of(text: str) -> "Halving":
-        """Parse settings such as `rungs=3,keep=0.33,asha`."""
+        """Parse settings such as `rungs=3,keep=0.33`."""
         values: dict[str, str] = {}
         for part in text.split(","):
             name, _, value = part.strip().partition("=")
-            is_valid = name in ("rungs", "keep", "asha") and (name == "asha") != bool(value)
-            if not is_valid or name in values:
+            if name == "asha":
+                raise removed_feature(f"--halving {text}", EARLY_PROMOTIONS)
+            if name not in ("rungs", "keep") or not value or name in values:
                 raise UserError(f"--halving {text!r} has {part.strip()!r}; {_USAGE}")
             values[name] = value
         try:
@@ -65,7 +54,7 @@ class Halving:
             raise UserError(f"--halving {text!r}: rungs={rungs} is not from 2 to 100; {_USAGE}")
         if not 0 < keep < 1:
             raise UserError(f"--halving {text!r}: keep={keep} is not in (0, 1); {_USAGE}")
-        return Halving(rungs, keep, "asha" in values)
+        return Halving(rungs, keep)
 
     def steps(self, config: Config) -> list[int]:
         """Return the training steps at which runs are compared (rungs).
@@ -122,7 +111,6 @@ class HalvedGrid:
         cells: Mapping[str, Sequence[Cell]],
         groups: Sequence[Sequence[str]],
         halving: Halving,
-        workdir: Path,
         *,
         cross_fit: bool = False,
     ) -> None:
@@ -134,32 +122,21 @@ class HalvedGrid:
           cross_fit: whether to choose once for each seed, without its scores. A variant continues
             if any of these choices promotes it.
         """
-        if halving.asha:
-            check_local(workdir, "leave asha out of --halving, as its journal needs locks")
-        self.keeps_journal = halving.asha
-        """Whether to record promotions; read-only plans set it to False."""
         self.finalists: dict[tuple[int | str, ...], list[str]] = {}
         """Variants to train to the end, by held-out seed index and group names."""
-        self._cells, self._groups, self._halving, self._workdir = cells, groups, halving, workdir
+        self._cells, self._groups, self._halving = cells, groups, halving
         self.steps = halving.steps(next(iter(cells.values()))[0].config)
         num_seeds = len(next(iter(cells.values())))
         self._held_out = [*range(num_seeds)] if cross_fit and num_seeds > 1 else [-1]
 
     def cells(self, scores: Scores) -> Sequence[Cell]:
         """Return all cells, each with the step to train to: its variant's last rung so far."""
-        with self._journal() as journal:
-            rung_of = dict.fromkeys(self._cells, 0)
-            promotions = []
-            for held_out in self._held_out:
-                for group in self._groups:
-                    members_at = self._members(group, held_out, scores, journal)
-                    self.finalists[held_out, *group] = members_at[-1]
-                    for rung, names in enumerate(members_at):
-                        rung_of |= {name: max(rung, rung_of[name]) for name in names}
-                        promotions += [(n, rung, held_out) for n in names if rung]
-            # ASHA depends on the order of scores, so record promotions before they take effect.
-            if self.keeps_journal:
-                self._record([p for p in dict.fromkeys(promotions) if p not in journal], journal)
+        rung_of = dict.fromkeys(self._cells, 0)
+        for held_out, group in product(self._held_out, self._groups):
+            members_at = self._members(group, held_out, scores)
+            self.finalists[held_out, *group] = members_at[-1]
+            for rung, names in enumerate(members_at):
+                rung_of |= {name: max(rung, rung_of[name]) for name in names}
         by_seed = zip(*self._cells.values(), strict=True)
         return [self._pause(c, rung_of[c.variant], scores) for cells in by_seed for c in cells]
 
@@ -172,62 +149,23 @@ class HalvedGrid:
         pauses = (step for step in self.steps[:rung] if score_at(scores, cell, step) is None)
         return replace(cell, last_step=next(pauses, self.steps[rung]))
 
-    def _members(
-        self, group: Sequence[str], held_out: int, scores: Scores, journal: Sequence[_Promotion]
-    ) -> list[list[str]]:
+    def _members(self, group: Sequence[str], held_out: int, scores: Scores) -> list[list[str]]:
         """Return, for each rung (step of comparison), the variants that may train to it.
 
         Args:
           group: names of competing variants.
           held_out: the index of the seed whose scores are ignored; -1 for none.
-          journal: the promotions so far.
         """
-        members, is_complete = [list(group)], True
-        for rung, step in enumerate(self.steps[:-1], 1):
+        members = [list(group)]
+        for step in self.steps[:-1]:
             means = {}
             for name in members[-1]:
                 cells = (cell for i, cell in enumerate(self._cells[name]) if i != held_out)
                 means[name] = mean_of(score_at(scores, cell, step) for cell in cells)
             known_means = {name: mean for name, mean in means.items() if mean is not None}
-            is_complete = is_complete and len(known_means) == len(means)
-            # Before the last score, only ASHA promotes, and rounds the number down.
-            num_early = int(self._halving.keep * len(known_means)) if self._halving.asha else 0
-            num_passing = max(1, int(self._halving.keep * len(known_means) + 0.5))
-            best_names = best(known_means, num_passing if is_complete else num_early)
-            members.append([n for n in means if n in best_names or (n, rung, held_out) in journal])
+            # Nobody passes before the last score.
+            is_complete = len(known_means) == len(means)
+            num_passing = max(1, int(self._halving.keep * len(means) + 0.5)) if is_complete else 0
+            best_names = best(known_means, num_passing)
+            members.append([name for name in means if name in best_names])
         return members
-
-    @contextmanager
-    def _journal(self) -> Iterator[list[_Promotion]]:
-        """Lock ASHA's journal, if `keeps_journal` is set, and yield the promotions in it."""
-        if not self.keeps_journal:
-            yield self._read_journal()
-            return
-        self._workdir.mkdir(parents=True, exist_ok=True)
-        check_regular(self._workdir / _LOCK)
-        with (self._workdir / _LOCK).open("ab") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield self._read_journal()
-
-    def _record(self, promotions: Sequence[_Promotion], journal: Sequence[_Promotion]) -> None:
-        """Append promotions to ASHA's journal file, which already contains those in `journal`."""
-        for name, rung, held_out in promotions:
-            record = {"variant": name, "rung": rung, "left_out": held_out}
-            append_line(self._workdir / _JOURNAL, record)
-        lock_path = self._workdir / _LOCK
-        with lock_path.open("ab") as file:  # one byte per promotion detects a truncated journal
-            file.write(b"." * (len(journal) + len(promotions) - lock_path.stat().st_size))
-
-    def _read_journal(self) -> list[_Promotion]:
-        if not self._halving.asha:
-            return []
-        path, lock_path = self._workdir / _JOURNAL, self._workdir / _LOCK
-        # Read the count before the journal, which may grow in between.
-        min_count = lock_path.stat().st_size if lock_path.is_file() else 0
-        records = read_records(path, _JOURNAL_SCHEMA)
-        if len(records) < min_count:
-            raise UserError(
-                f"{path} has {len(records)} of {min_count} promotions, so the sweep would repeat "
-                f"decisions; restore it from a copy, or remove {lock_path.name} to decide again"
-            )
-        return [(record["variant"], record["rung"], record["left_out"]) for record in records]

@@ -8,36 +8,29 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, NotRequired, TypeAlias, TypedDict
+from typing import Annotated, Any, TypedDict
 
 from msgspec import Meta
 
 from t2t_jax.config import Config
-from t2t_jax.config.file import Choices, Grid, check_size, checked_grid, product
+from t2t_jax.config.file import Grid, check_size, checked_grid, product
 from t2t_jax.config.training import SEED_FIELDS
 from t2t_jax.errors import UserError, did_you_mean, quote
-from t2t_jax.sweep.cell import Cell, GridPlan, Scores, cells, decide
+from t2t_jax.sweep.cell import Cell, GridPlan, Scores, cells
 from t2t_jax.sweep.comparison import OF_SUBWORDS, grouped
 from t2t_jax.sweep.halving import HalvedGrid, Halving, check_can_be_halved
-from t2t_jax.sweep.sampling import Range, SampledGrid
 from t2t_jax.sweep.stored_grid import RULES, has_rules
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.records import COUNT, Record, read_object
-
-Candidates: TypeAlias = Mapping[str, Sequence[object] | Range]
-"""Values of tuned fields by field path; for a sampler, their ranges."""
+from t2t_jax.version import EARLY_PROMOTIONS, SAMPLERS, removed_feature
 
 
 class _Rules(TypedDict):
     halving: str | None
-    tune: dict[str, list | Range]
-    sampler: str | None
-    trials: COUNT | None
-    at_once: COUNT
+    tune: dict[str, list | Record]
     seeds: Annotated[int, Meta(ge=1)]
     rungs: list[COUNT]
     variants: list[str]
-    optuna: NotRequired[str]
 
 
 @dataclass(frozen=True)
@@ -49,52 +42,32 @@ class GridRules:
 
     halving: str | None = None
     """Settings of successive halving, such as `rungs=3,keep=0.33`."""
-    tune: Candidates = field(default_factory=dict)
-    """Values or sampler ranges of fields to tune, such as
-    `{"training.learning_rate_factor": [0.5, 1, 2]}`."""
-    sampler: str | None = None
-    """The sampler that proposes values, such as `optuna:tpe`."""
-    trials: int | None = None
-    """The number of trials per variant that the sampler proposes."""
+    tune: Mapping[str, Sequence[object]] = field(default_factory=dict)
+    """Values of fields to tune, such as `{"training.learning_rate_factor": [0.5, 1, 2]}`."""
 
     def __post_init__(self) -> None:
         """Normalize `halving` and `tune`, and refuse invalid halving settings."""
         halving = None if self.halving is None else str(Halving.of(self.halving))
         object.__setattr__(self, "halving", halving)  # the dataclass is frozen
-        tune = {p: v if isinstance(v, Range) else list(v) for p, v in self.tune.items()}
+        tune = {path: list(values) for path, values in self.tune.items()}
         object.__setattr__(self, "tune", tune)
 
 
 class PlannedGrid:
     """A grid with the rules that choose which cells to train, and how long."""
 
-    def __init__(
-        self, grid: Grid, workdir: Path, rules: GridRules, num_seeds: int, at_once: int = 1
-    ) -> None:
-        """Apply the rules to a grid.
-
-        Args:
-          at_once: the number of trials that a sampler may request before the first is scored.
-        """
-        self.grid, self.rules, self.num_seeds, self.at_once = grid, rules, num_seeds, at_once
+    def __init__(self, grid: Grid, workdir: Path, rules: GridRules, num_seeds: int) -> None:
+        """Apply the rules to a grid."""
+        self.grid, self.rules, self.num_seeds = grid, rules, num_seeds
         self.expanded_grid = grid
         """The grid of trained rows: the variants, or their candidates."""
         self.first: Sequence[str] = ()
         """The variants to train first, in order."""
-        self.optuna = ""
-        """The version of Optuna that started the grid."""
         self.halved: HalvedGrid | None = None
         self.rungs: list[int] = []
         """The steps of the rungs; [] without halving."""
         self.candidates: dict[str, dict[str, Config]] = {}
-        """Configs of the candidates so far, by variant and candidate name."""
-        if rules.sampler is not None:
-            ranges = {path: span for path, span in rules.tune.items() if isinstance(span, Range)}
-            trials = rules.trials or 0
-            planner = SampledGrid(grid, workdir, num_seeds, rules.sampler, ranges, trials, at_once)
-            self.choose_cells: GridPlan = planner.cells
-            self.optuna, self.candidates = planner.optuna, planner.candidates
-            return
+        """Configs of the candidates, by variant and candidate name; {} without tuning."""
         # The base is the only member of its group, so halving never stops it.
         groups = [[n for n in grid.variants if (n == grid.base) == is_base] for is_base in (1, 0)]
         if rules.tune:
@@ -103,15 +76,15 @@ class PlannedGrid:
             candidates = {n: c for configs in self.candidates.values() for n, c in configs.items()}
             self.expanded_grid = Grid(candidates, {})
         all_cells = cells(self.expanded_grid, workdir, num_seeds)
-        self.choose_cells = lambda scores: all_cells
+        self.choose_cells: GridPlan = lambda scores: all_cells
         if rules.halving is not None:
             cells_by_row = grouped((cell.variant, cell) for cell in all_cells)
             halving, cross_fit = Halving.of(rules.halving), bool(rules.tune)
-            self.halved = HalvedGrid(cells_by_row, groups, halving, workdir, cross_fit=cross_fit)
+            self.halved = HalvedGrid(cells_by_row, groups, halving, cross_fit=cross_fit)
             self.choose_cells, self.rungs = self.halved.cells, self.halved.steps
 
     def cells(self, scores: Scores) -> Sequence[Cell]:
-        """Return all cells so far, with the variants in `first` before the others."""
+        """Return all cells, with the variants in `first` before the others."""
         cells, variants = self.choose_cells(scores), self.rows
         ranks = {name: rank for rank, name in enumerate(dict.fromkeys(self.first))}
         return sorted(cells, key=lambda c: ranks.get(variants[c.variant], len(ranks)))
@@ -137,41 +110,18 @@ def _check_tuned(rules: GridRules) -> None:
                 f"--tune {path} changes the subwords, so perplexities cannot be compared; use "
                 "--vary for this field"
             )
-        if isinstance(values, Range):
-            values.check()
-        if isinstance(values, Range) != (rules.sampler is not None):
-            example = "0.5:2:log" if rules.sampler else "0.5:2:log5"
-            kind = "a sampler" if rules.sampler else "all values of a list"
-            raise UserError(f"--tune {path}={_text(values)} is not for {kind}; write {example}")
         if not values:
             raise UserError(f"--tune {path} has no values; give some, or leave it out")
 
 
-def _check_combination(rules: GridRules) -> None:
-    if rules.sampler is None:
-        if rules.trials is not None:
-            raise UserError(f"--trials {rules.trials} needs a --sampler, such as optuna:tpe")
-        return
-    if rules.trials is None or rules.trials < 1:
-        raise UserError(f"--sampler {rules.sampler} needs --trials, a positive number, such as 12")
-    if not rules.tune:
-        raise UserError(
-            f"--sampler {rules.sampler} needs a range, such as --tune model.d_ff=64:512:log"
-        )
-    if rules.halving is not None:
-        raise UserError(
-            f"--sampler {rules.sampler} learns from complete trials, which --halving cuts short; "
-            "leave out one of the two flags"
-        )
-
-
-def _tuned_configs(grid: Grid, tune: Candidates) -> dict[str, dict[str, Config]]:
+def _tuned_configs(
+    grid: Grid, choices: Mapping[Any, Sequence[object]]
+) -> dict[str, dict[str, Config]]:
     """Combine every variant with all combinations of tuned values.
 
     Returns:
       The configs of the candidates, by variant and candidate name.
     """
-    choices: Choices = {p: values for p, values in tune.items() if not isinstance(values, Range)}
     return {
         variant: {f"{variant},{name}": row for name, row in product(config, choices).items()}
         for variant, config in grid.variants.items()
@@ -226,23 +176,20 @@ def _with_explicit_seeds(config: Config, seed: int) -> Config:
 
 
 def plan_grid(
-    grid: Grid, workdir: Path, chosen: Sequence[str], seeds: int, rules: GridRules, at_once: int = 1
+    grid: Grid, workdir: Path, chosen: Sequence[str], seeds: int, rules: GridRules
 ) -> PlannedGrid:
     """Plan a sweep by the rules recorded in its directory, or else by the given rules.
 
     Args:
       chosen: the names of the requested variants.
-      at_once: the number of trials that a sampler may request before the first is scored.
     """
     if (record := _read_rules(workdir)) is not None:
         plan = _plan_by_record(grid, workdir, record, chosen, seeds, rules)
     else:
         _check_tuned(rules)
-        _check_combination(rules)
-        sizes = {path: len(v) for path, v in rules.tune.items() if not isinstance(v, Range)}
-        sizes |= {"trials": rules.trials} if rules.trials else {}
+        sizes = {path: len(values) for path, values in rules.tune.items()}
         check_size({"rows": len(chosen), "seeds": seeds} | sizes)
-        plan = PlannedGrid(_select_rows(grid, chosen), workdir, rules, seeds, at_once)
+        plan = PlannedGrid(_select_rows(grid, chosen), workdir, rules, seeds)
         if plan.halved:
             new_cells = cells(plan.expanded_grid, workdir, seeds)
             if old_cells := [cell.name for cell in new_cells if cell.workdir.exists()]:
@@ -250,10 +197,9 @@ def plan_grid(
                     f"{workdir} has cells that were begun without --halving, such as "
                     f"{old_cells[0]}, so they have no scores at the rungs; choose another --workdir"
                 )
-    tune = plan.rules.tune.items()
-    if tune:
+    if tune := plan.rules.tune:
         # Any value shows whether variants differ in other fields.
-        _check_variants(plan.grid, {p: v.low if isinstance(v, Range) else v[0] for p, v in tune})
+        _check_variants(plan.grid, {path: values[0] for path, values in tune.items()})
         checked_grid(plan.expanded_grid.variants, {}, "--tune")
     if plan.halved:
         check_can_be_halved(plan.expanded_grid)
@@ -269,10 +215,7 @@ def recorded_plan(grid: Grid, workdir: Path, num_seeds: int, chosen: Sequence[st
     if (record := _read_rules(workdir)) is None:
         return PlannedGrid(_select_rows(grid, chosen), workdir, GridRules(), num_seeds)
     chosen = [name for name in grid.variants if name in record["variants"]]
-    plan = _plan_by_record(grid, workdir, record, chosen, record["seeds"], GridRules())
-    if plan.halved:  # reading must not promote variants
-        plan.halved.keeps_journal = False
-    return plan
+    return _plan_by_record(grid, workdir, record, chosen, record["seeds"], GridRules())
 
 
 def _select_rows(grid: Grid, chosen: Sequence[str]) -> Grid:
@@ -282,10 +225,8 @@ def _select_rows(grid: Grid, chosen: Sequence[str]) -> Grid:
 def _plan_by_record(
     grid: Grid, workdir: Path, record: Record, chosen: Sequence[str], seeds: int, rules: GridRules
 ) -> PlannedGrid:
-    # JSON stores a range as an object.
     # A resumed sweep keeps its recorded rules, and refuses other rules, seeds or variants.
-    tune = {path: Range(**v) if isinstance(v, dict) else v for path, v in record["tune"].items()}
-    old_rules = GridRules(**{name: record[name] for name in asdict(rules)} | {"tune": tune})
+    old_rules = GridRules(**{name: record[name] for name in asdict(rules)})
     if rules not in (old_rules, GridRules()):
         raise UserError(
             f"{workdir} has the rules {_describe(old_rules)}, not {_describe(rules)}; leave "
@@ -296,8 +237,7 @@ def _plan_by_record(
             f"the rules of {workdir} are for --seeds {record['seeds']} and the variants "
             f"{', '.join(record['variants'])}; give these, or choose another --workdir"
         )
-    plan = PlannedGrid(_select_rows(grid, chosen), workdir, old_rules, seeds, record["at_once"])
-    _check_proposals(plan, workdir, record.get("optuna", ""))
+    plan = PlannedGrid(_select_rows(grid, chosen), workdir, old_rules, seeds)
     if plan.rungs != record["rungs"]:
         raise UserError(
             f"{workdir} has rungs at the steps {', '.join(map(str, record['rungs']))}, and this "
@@ -307,47 +247,25 @@ def _plan_by_record(
     return plan
 
 
-def _check_proposals(plan: PlannedGrid, workdir: Path, version: str) -> None:
-    """Raise a `UserError` if Optuna proposes other rows than when the grid was started.
-
-    The version at that time was `version`, which the plan keeps.
-    """
-    installed, plan.optuna = plan.optuna, version
-    if installed == version:
-        return
-    decide(plan.choose_cells)
-    for variant, rows in plan.candidates.items():
-        # A variant may be named like another variant and a comma.
-        prefixes = tuple(f"{name}," for name in plan.candidates if name.startswith(f"{variant},"))
-        paths = workdir.glob(f"{variant},*")
-        old_rows = {path.name for path in paths if not path.name.startswith(prefixes)}
-        new_rows = [row for row in rows if row not in old_rows]
-        if new_rows and old_rows - rows.keys():
-            raise UserError(
-                f"{workdir} was begun with optuna {version or 'of an unknown version'}, "
-                f"and {installed} proposes other rows, such as {new_rows[0]}; install the first "
-                "version, or choose another --workdir"
-            )
-
-
 def record_rules(plan: PlannedGrid, workdir: Path) -> None:
     """Write the rules, if there are any, into the grid's directory."""
     if plan.rules != GridRules():
         workdir.mkdir(parents=True, exist_ok=True)
-        record = asdict(plan.rules) | {"variants": [*plan.grid.variants], "at_once": plan.at_once}
-        record |= {"seeds": plan.num_seeds, "rungs": plan.rungs, "optuna": plan.optuna}
+        record = asdict(plan.rules) | {"variants": [*plan.grid.variants]}
+        record |= {"seeds": plan.num_seeds, "rungs": plan.rungs}
         write_whole(workdir / RULES, (json.dumps(record, indent=2) + "\n").encode())
-
-
-def _text(values: Sequence[object] | Range) -> str:
-    return str(values) if isinstance(values, Range) else ",".join(map(str, values))
 
 
 def _read_rules(workdir: Path) -> Record | None:
     path = workdir / RULES
     way_out = "restore it from a copy, or choose another --workdir"
     if path.exists():
-        return read_object(path, _Rules, way_out)
+        record = read_object(path, _Rules, way_out)
+        if sampler := record.get("sampler"):
+            raise removed_feature(f"{path} with --sampler {sampler}", SAMPLERS)
+        if "asha" in (record["halving"] or ""):
+            raise removed_feature(f"{path} with --halving {record['halving']}", EARLY_PROMOTIONS)
+        return record
     if has_rules(workdir):
         raise UserError(
             f"{path} with the rules of the grid is missing; restore it from a copy, or, to train "
@@ -357,6 +275,6 @@ def _read_rules(workdir: Path) -> Record | None:
 
 
 def _describe(rules: GridRules) -> str:
-    tune = (f"{path}={_text(values)}" for path, values in rules.tune.items())
+    tune = (f"{path}={','.join(map(str, values))}" for path, values in rules.tune.items())
     flags = asdict(rules) | {"tune": " ".join(tune)}
     return " ".join(f"--{name} {value}" for name, value in flags.items() if value) or "none"

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from t2t_jax.sweep.cell import Cell, Scores, mean_of, score_at
 from t2t_jax.sweep.halving import best
 from t2t_jax.sweep.rules import PlannedGrid
-from t2t_jax.sweep.sampling import Range
 from t2t_jax.sweep.tables import GridTable
 from t2t_jax.system.records import Record
 
@@ -44,17 +43,8 @@ def choose(scores: Mapping[str, Sequence[float | None]], finalists: Finalists) -
     return chosen_names
 
 
-def is_at_end(value: object, values: Sequence[object] | Range) -> bool:
-    """Return whether a tuned value is at an end of its range, so a better one may lie outside.
-
-    Args:
-      values: the candidate values, or a `Range`, whose lowest and highest 5% count as ends.
-    """
-    if isinstance(values, Range):
-        assert isinstance(value, int | float)
-        to_scale: Callable[[float], float] = math.log if values.scale == "log" else float
-        low, high = to_scale(values.low), to_scale(values.high)
-        return not 0.05 <= (to_scale(value) - low) / (high - low) <= 0.95
+def is_at_end(value: object, values: Sequence[object]) -> bool:
+    """Return whether a tuned number is the lowest or highest, so a better one may lie outside."""
     numbers = [candidate for candidate in values if isinstance(candidate, int | float)]
     return len(numbers) == len(values) > 1 and value in (min(numbers), max(numbers))
 

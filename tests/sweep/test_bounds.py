@@ -9,7 +9,6 @@ from t2t_jax.errors import UserError
 from t2t_jax.sweep.cell import RESULT, num_seeds_in
 from t2t_jax.sweep.grid import run_grid
 from t2t_jax.sweep.rules import GridRules, plan_grid
-from t2t_jax.sweep.sampling import Range
 
 FACTOR = "--tune=training.learning_rate_factor"
 
@@ -21,7 +20,6 @@ FACTOR = "--tune=training.learning_rate_factor"
         (["--seeds=1000000"], "2 rows x 1000000 seeds are 2,000,000 cells, more than 10,000; give"),
         (["--halving=rungs=1000000000000"], "rungs=1000000000000 is not from 2 to 100; give"),
         ([f"{FACTOR}=0.1:9:lin8000"], "x 8000 training.learning_rate_factor are 16,000 cells"),
-        ([f"{FACTOR}=0.1:9:lin", "--sampler=optuna:tpe", "--trials=9999999"], "19,999,998 cells"),
         (["--vary=model.d_ff=1:9999:lin9999"], "x 9999 model.d_ff are 19,998 cells"),
     ],
 )
@@ -51,13 +49,7 @@ def test_a_row_name_longer_than_a_directory_can_have_is_refused(tmp_path, name):
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize(
-    "rules",
-    [
-        GridRules(tune={"training.learning_rate_factor": [1, 2]}),
-        GridRules(None, {"training.learning_rate_factor": Range(1, 2, "lin")}, "optuna:tpe", 1),
-    ],
-)
-def test_tuned_values_count_in_the_name_of_a_row(tmp_path, rules):
-    with pytest.raises(UserError, match=r"at most 255 bytes|too long for a directory"):
+def test_tuned_values_count_in_the_name_of_a_row(tmp_path):
+    rules = GridRules(tune={"training.learning_rate_factor": [1, 2]})
+    with pytest.raises(UserError, match="at most 255 bytes"):
         plan_grid(Grid({"x" * 240: Config()}, {}), tmp_path, ["x" * 240], 1, rules)

@@ -39,10 +39,10 @@ def grid_of(number):
     return Grid({"base": BASE} | {name: OTHERS[name] for name in list(OTHERS)[: number - 1]}, {})
 
 
-def halved(grid, seeds, workdir, halving=HALVING, **options):
+def halved(grid, seeds, **options):
     others = [name for name in grid.variants if name != "base"]
     every = {name: _all_cells()[name][:seeds] for name in grid.variants}
-    return HalvedGrid(every, [["base"], others], halving, workdir, **options)
+    return HalvedGrid(every, [["base"], others], HALVING, **options)
 
 
 @cache
@@ -87,7 +87,7 @@ def test_the_same_variants_go_on_in_whatever_order_the_scores_come(number, seeds
     grid = grid_of(number)
     truth, known, until = scores_of(rng, grid, seeds), {}, {}
     while True:
-        wanted = halved(grid, seeds, None).cells(known)  # anew, as after a kill
+        wanted = halved(grid, seeds).cells(known)  # anew, as after a kill
         for cell in wanted:
             assert cell.last_step >= until.get(cell.name, 0)
             until[cell.name] = cell.last_step
@@ -106,7 +106,7 @@ def test_no_cell_passes_a_rung_without_its_score_there(number, rng):
     """A variant may be promoted for one seed by the others, before that seed came to the rung."""
     grid = grid_of(number)
     truth, known = scores_of(rng, grid, 3), {}
-    plan = halved(grid, 3, None, cross_fit=True)
+    plan = halved(grid, 3, cross_fit=True)
     while open_cells := without_score(plan.cells(known), known):
         cell = rng.choice(open_cells)
         of_cell = known.setdefault(cell.name, {})
@@ -120,7 +120,7 @@ def test_a_variant_left_out_for_one_seed_goes_on_if_another_choice_needs_it(numb
     """With three seeds a choice is made without each of them, of the scores of the other two."""
     grid = grid_of(number)
     truth = scores_of(rng, grid, 3, diverging=0)
-    wanted = halved(grid, 3, None, cross_fit=True).cells(truth)
+    wanted = halved(grid, 3, cross_fit=True).cells(truth)
     until = {cell.variant: cell.last_step for cell in wanted}
     expected = dict.fromkeys(grid.variants, 0)
     for left_out in range(3):
@@ -133,41 +133,10 @@ def test_a_variant_left_out_for_one_seed_goes_on_if_another_choice_needs_it(numb
     assert until == expected
 
 
-@given(st.integers(4, 9), st.randoms(use_true_random=False))
-def test_asha_promotes_the_best_so_far_and_repeats_its_journal(tmp_path_factory, number, rng):
-    workdir, grid = tmp_path_factory.mktemp("asha"), grid_of(number)
-    truth, known = scores_of(rng, grid, 1), {}
-    asha = Halving(3, 0.5, asha=True)
-    steps = asha.steps(BASE)
-    truth = {name: dict(zip(steps, of.values(), strict=True)) for name, of in truth.items()}
-    plan, lines = halved(grid, 1, workdir, asha), []
-    while True:
-        wanted = plan.cells(known)
-        if rng.random() < 0.3:  # killed and started again
-            plan = halved(grid, 1, workdir, asha)
-        assert plan.cells(known) == wanted
-        journal = workdir / "promotions.jsonl"
-        now = journal.read_text().splitlines() if journal.exists() else []
-        assert now[: len(lines)] == lines
-        for line in map(json.loads, now[len(lines) :]):
-            name, here = line["variant"], steps[line["rung"] - 1]
-            there = [of[here] for n, of in known.items() if here in of and not n.startswith("base")]
-            rank = sum(score < known[f"{name}/seed0"][here] for score in there)
-            assert name == "base" or rank < max(1, len(there) / 2 + 0.5)
-        lines = now
-        if not (open_cells := without_score(wanted, known)):
-            break
-        cell = rng.choice(open_cells)
-        known.setdefault(cell.name, {})[cell.last_step] = truth[cell.name][cell.last_step]
-    finished = [name for name, of in known.items() if steps[-1] in of]
-    alive = [n for n, of in truth.items() if math.isfinite(max(of.values())) and n[0] == "v"]
-    assert finished or not alive
-
-
 def test_rungs_lie_where_checkpoints_are_due():
     config = BASE.replace({"training.num_train_steps": 100, "checkpoint.every_steps": 7})
     assert Halving(3, 0.33).steps(config) == [14, 35, 100]
-    assert Halving.of("rungs=4, keep=0.5,asha") == Halving(4, 0.5, asha=True)
+    assert Halving.of("rungs=4, keep=0.5") == Halving(4, 0.5)
     assert Halving.of("rungs=3") == HALVING
     with pytest.raises(UserError, match=r"rungs at the steps 7, 7, 14, 35, 100, .*=7; ask"):
         Halving(5, 0.33).steps(config)
@@ -183,7 +152,6 @@ def test_rungs_lie_where_checkpoints_are_due():
         ("rungs=x", "has no valid number"),
         ("rung=3", "has 'rung=3'; give"),
         ("rungs=3,rungs=4", "has 'rungs=4'; give"),
-        ("asha=no", "has 'asha=no'; give"),
     ],
 )
 def test_a_halving_that_is_none_is_refused(text, message):
@@ -359,7 +327,7 @@ def test_after_the_hours_that_it_may_take_a_sweep_has_a_table_of_what_is_there(t
 
 def test_a_cell_that_diverged_is_no_longer_wanted(tmp_path):
     every = grouped((cell.variant, cell) for cell in cells(grid_of(3), tmp_path, 1))
-    plan = HalvedGrid(every, [["base"], ["v1", "v2"]], HALVING, tmp_path)
+    plan = HalvedGrid(every, [["base"], ["v1", "v2"]], HALVING)
     for name, score in (("base", None), ("v1", 3.0), ("v2", 2.0)):
         place = tmp_path / name / "seed0"
         place.mkdir(parents=True)
@@ -388,25 +356,5 @@ def test_a_halved_grid_without_its_rules_is_not_trained_whole(tmp_path, quick):
         with pytest.raises(UserError, match=r"rules\.json"):
             again()
     (tmp_path / "rules.json").write_bytes(rules)
-    assert halve(grid, tmp_path, launcher, 1).unfinished == ()
-    assert len(launcher.launched) == launched
-
-
-@pytest.mark.parametrize("cut", ["lost", "line", "half a line", "damaged"])
-def test_a_cut_journal_decides_nothing_anew(tmp_path, quick, cut):
-    grid, journal = grid_of(6), tmp_path / "promotions.jsonl"
-    launcher = Trained(scores_of(random.Random(1), grid, 1, diverging=0))
-    halve(grid, tmp_path, launcher, 1, rules=GridRules("rungs=3,asha"))
-    whole = journal.read_bytes()
-    lines = whole.splitlines(keepends=True)
-    journal.unlink()
-    if cut != "lost":
-        ends = {"line": b"", "half a line": lines[-1][:9], "damaged": b"x" * 9 + b"\n"}
-        journal.write_bytes(b"".join([*lines[:-1], ends[cut]]))
-    launched, count = len(launcher.launched), len(lines)
-    message = f"has {0 if cut == 'lost' else count - 1} of {count} promotions, .*; restore it"
-    with pytest.raises(UserError, match=message):
-        halve(grid, tmp_path, launcher, 1)
-    journal.write_bytes(whole + lines[0][:9])  # as after a kill within the next promotion
     assert halve(grid, tmp_path, launcher, 1).unfinished == ()
     assert len(launcher.launched) == launched

@@ -2,7 +2,6 @@
 
 import json
 import math
-import statistics
 from functools import partial
 from itertools import product
 
@@ -11,21 +10,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from t2t_jax.commands.sweep import sweep_command
 from t2t_jax.commands.vary import tuned_fields
 from t2t_jax.config.file import Grid
 from t2t_jax.errors import UserError
 from t2t_jax.sweep.comparison import against, measure
+from t2t_jax.sweep.grid import collect
 from t2t_jax.sweep.inference import RowScores, effects
 from t2t_jax.sweep.rules import GridRules, plan_grid, record_rules
-from t2t_jax.sweep.sampling import Range
 from t2t_jax.sweep.tuning import choose, is_at_end
+from tests.sweep.conftest import QUIET
 from tests.sweep.test_gathering import seeds_csv
 from tests.sweep.test_halving import BASE, STEPS, Trained, halve
 
 GRID = Grid({"base": BASE, "wide": BASE.replace({"model.d_ff": 64})}, {})
 FACTOR = "training.learning_rate_factor"
 TUNE = {FACTOR: [0.5, 1, 2]}
-RANGE = {FACTOR: Range(0.1, 10, "log")}
 
 
 def everyone(group, left_out):
@@ -121,9 +121,6 @@ def test_a_best_value_at_the_end_of_its_range_is_known():
     assert [is_at_end(x, [0.5, 1, 2]) for x in (0.5, 1, 2)] == [True, False, True]
     assert not is_at_end("relu", ["relu", "gelu"])
     assert not is_at_end(1, [1])
-    at = [is_at_end(x, Range(0.01, 100, "log")) for x in (0.012, 0.1, 50, 90)]
-    assert at == [True, False, False, True]
-    assert [is_at_end(x, Range(0, 1, "lin")) for x in (0.04, 0.06, 0.96)] == [True, False, True]
 
 
 @pytest.mark.parametrize(
@@ -135,20 +132,10 @@ def test_a_best_value_at_the_end_of_its_range_is_known():
         (GridRules(tune={"model.d_ff": []}), r"--tune model\.d_ff has no values"),
         (GridRules(tune={"training.label_smoothing": [7]}), "label_smoothing=7"),
         (GridRules(tune={"data.cache_dir": ["a/b"]}), "dir=a/b', which cannot name a directo"),
-        (GridRules(tune=RANGE), "=0.1:10:log is not for all values of a list; write"),
-        (GridRules(sampler="optuna:tpe"), "tpe needs --trials, a positive number"),
-        (GridRules(trials=3), "--trials 3 needs a --sampler, such as optuna:tpe"),
-        (GridRules(None, {}, "optuna:tpe", 3), "tpe needs a range, such as"),
-        (GridRules("rungs=3", RANGE, "optuna:tpe", 3), "from complete trials, which --halving"),
         (GridRules(tune={"data.vocab_size": [99, 100]}), "cannot be compared; use --vary"),
         (GridRules(tune={"data.protected_tokens": [(), ("<a>",)]}), "changes the subwords"),
         (GridRules(tune={"training.init_from": [None, "runs/a"]}), "changes the subwords"),
         (GridRules(tune={"decoding.beam_size": [1, 2]}), "does not change the dev perplexity"),
-        (GridRules(None, RANGE, "optuna:tpe", 0), "needs --trials, a positive number"),
-        (GridRules(None, RANGE, "hyperopt", 2), "no --sampler 'hyperopt'; there are optuna:tpe"),
-        (GridRules(None, TUNE, "optuna:tpe", 3), "0.5,1,2 is not for a sampler; write 0.5:2:"),
-        (GridRules(None, {FACTOR: Range(1, 10**400, "lin")}, "optuna:tpe", 3), "up to 1e.300"),
-        (GridRules(None, {FACTOR: Range(2, 1, "log")}, "optuna:tpe", 3), "2:1:log is not a range"),
     ],
 )
 def test_rules_that_do_not_fit_are_refused(tmp_path, rules, message):
@@ -157,42 +144,71 @@ def test_rules_that_do_not_fit_are_refused(tmp_path, rules, message):
 
 
 @pytest.mark.parametrize(
-    ("text", "for_sampler", "message"),
+    ("text", "message"),
     [
-        ("d_ff", False, "--tune 'd_ff' is not FIELD=VALUES"),
-        ("model.d_f=1", False, "unknown config field 'model.d_f'; did you mean model"),
-        ("model.d_ff=32:1:log3", False, r"--tune model\.d_ff=32:1:log3 is an empty range"),
-        ("model.d_ff=32:64:log", False, r"=32:64:log is an empty range; write LOW:HIGH:logN"),
-        ("model.d_ff=32:64:log3", True, "log3 is not a range for a sampler; write it as"),
-        (f"{FACTOR}=0:1:log", True, "0:1:log is not a range for a sampler"),
-        (f"{FACTOR}=nan:1:lin", True, "nan:1:lin is not a range for a sampler"),
+        ("d_ff", "--tune 'd_ff' is not FIELD=VALUES"),
+        ("model.d_f=1", "unknown config field 'model.d_f'; did you mean model"),
+        ("model.d_ff=32:1:log3", r"--tune model\.d_ff=32:1:log3 is an empty range"),
+        ("model.d_ff=32:64:log", r"=32:64:log is an empty range; write LOW:HIGH:logN"),
     ],
 )
-def test_values_of_a_flag_are_refused_by_its_name(text, for_sampler, message):
+def test_values_of_a_flag_are_refused_by_its_name(text, message):
     with pytest.raises(UserError, match=message):
-        tuned_fields([text], for_sampler=for_sampler)
+        tuned_fields([text])
 
 
 def test_values_of_a_flag_are_read():
-    assert tuned_fields(["model.d_ff=32:64:log3"], for_sampler=False) == {
-        "model.d_ff": [32, 45, 64]
-    }
-    assert tuned_fields([f"{FACTOR}=0.1:10:log"], for_sampler=True) == RANGE
+    assert tuned_fields(["model.d_ff=32:64:log3"]) == {"model.d_ff": [32, 45, 64]}
     with pytest.raises(UserError, match=r"--tune names model\.d_ff twice"):
-        tuned_fields(["model.d_ff=1", "model.d_ff=2"], for_sampler=False)
+        tuned_fields(["model.d_ff=1", "model.d_ff=2"])
 
 
 def test_a_directory_keeps_its_tuned_fields(tmp_path):
-    pytest.importorskip("optuna")
-    for name, rules in (
-        ("list", GridRules("rungs=2", TUNE)),
-        ("range", GridRules(None, RANGE, "optuna:random", 3)),
+    plan = partial(plan_grid, GRID, tmp_path, [*GRID.variants], 2)
+    rules, file = GridRules("rungs=2", TUNE), tmp_path / "rules.json"
+    record_rules(plan(rules), tmp_path)
+    assert plan(GridRules()).rules == rules
+    old = {"sampler": None, "trials": None, "at_once": 1, "optuna": ""}
+    file.write_text(json.dumps(json.loads(file.read_text()) | old))
+    assert plan(GridRules()).rules == rules
+    with pytest.raises(UserError, match=f"not --tune {FACTOR}=1,2"):
+        plan(GridRules(tune={FACTOR: [1, 2]}))
+
+
+_REMOVED = {  # rules.json of grids that an earlier commit of version 0.3 recorded
+    "with --sampler optuna:tpe": {
+        **{"halving": None, "sampler": "optuna:tpe", "trials": 3, "optuna": "4.9.0"},
+        **{"tune": {FACTOR: {"low": 0.1, "high": 10, "scale": "log"}}, "rungs": []},
+    },
+    "with --halving rungs=3,keep=0.5,asha": {
+        **{"halving": "rungs=3,keep=0.5,asha", "sampler": None, "trials": None, "optuna": ""},
+        **{"tune": {}, "rungs": [22, 46, 90]},
+    },
+}
+
+
+@pytest.mark.parametrize("use", _REMOVED)
+def test_a_grid_with_removed_rules_keeps_its_tables_and_is_refused(tmp_path, use):
+    record = _REMOVED[use] | {"at_once": 1, "seeds": 2, "variants": [*GRID.variants]}
+    (tmp_path / "rules.json").write_text(json.dumps(record))
+    (tmp_path / "table.md").write_text("tables")
+    removed = f"{use}: version 0.3 removed .*; the git tag before-cut"
+    for again in (
+        lambda: halve(GRID, tmp_path, None),
+        lambda: collect(GRID, tmp_path, 2, QUIET),
+        lambda: halve(GRID, tmp_path, None, rules=GridRules("rungs=3")),
     ):
-        plan = partial(plan_grid, GRID, tmp_path / name, [*GRID.variants], 2)
-        record_rules(plan(rules), tmp_path / name)
-        assert plan(GridRules()).rules == rules
-        with pytest.raises(UserError, match=f"not --tune {FACTOR}=1,2"):
-            plan(GridRules(tune={FACTOR: [1, 2]}))
+        with pytest.raises(UserError, match=removed):
+            again()
+    assert {path.name for path in tmp_path.iterdir()} == {"rules.json", "table.md"}
+
+
+@pytest.mark.parametrize("flags", ["--sampler=optuna:tpe", "--trials 3", "--halving=rungs=2,asha"])
+def test_a_removed_flag_names_the_tag(tmp_path, flags):
+    words = ["--config=base", "--vary=model.d_ff=64,128", *flags.split(), str(tmp_path / "runs")]
+    with pytest.raises(UserError, match=r"^--.*: version 0\.3 removed .*; the git tag before-cut"):
+        sweep_command(words, "t2t-jax sweep").run()
+    assert not (tmp_path / "runs").exists()
 
 
 def truth_of(level):
@@ -228,99 +244,6 @@ def test_the_table_compares_variants_at_their_own_best(tmp_path, quick, halving)
     wide = "learning_rate_factor=2 (seed0, seed1) | 3 | training.learning_rate_factor |"
     assert f"| wide | {wide}" in text
     assert "The perplexities of the other seeds choose the value" in text
-
-
-def test_a_sampler_asks_for_the_same_trials_after_every_kill(tmp_path):
-    pytest.importorskip("optuna")
-    rules = GridRules(None, RANGE, "optuna:tpe", 14)
-
-    def score(name):
-        value = float(name.partition("=")[2].partition("/")[0])
-        return math.inf if value > 8 else 2 + (math.log(value) - 1) ** 2
-
-    def plan():
-        return plan_grid(GRID, tmp_path, [*GRID.variants], 2, rules, at_once=3).choose_cells
-
-    scores, unkilled = {}, plan()
-    while new := [c for c in unkilled(scores) if c.name not in scores]:
-        assert len({c.name.partition("/")[0] for c in new}) <= 2 * 3
-        cell = new[len(scores) % len(new)]  # in another order than they were asked for
-        scores[cell.name] = {90: score(cell.name)}
-        if len(scores) % 5 == 0:
-            again = {c.name for c in plan()(scores)}
-            assert again == {c.name for c in unkilled(scores)}
-    found = statistics.fmean(
-        min(of[90] for name, of in scores.items() if name.startswith(variant))
-        for variant in GRID.variants
-    )
-    assert len(scores) == 2 * 2 * 14
-    assert found < 2.2
-
-
-def proposals(planned, number):
-    """The values that a sampler proposes one after the other, for scores that they determine."""
-    scores, rows = {}, []
-    while len(rows) < number:
-        (cell,) = (c for c in planned.choose_cells(scores) if c.name not in scores)
-        training = cell.config.training
-        rows.append((training.learning_rate_factor, training.label_smoothing))
-        scores[cell.name] = {90: 2 + abs(math.log(rows[-1][0])) + rows[-1][1]}
-    return rows
-
-
-def test_every_version_of_optuna_proposes_the_rows_of_optuna_4(tmp_path):
-    """Optuna 4.9.0 gave these numbers, by the defaults of its sampler with the seed 0."""
-    pytest.importorskip("optuna")
-    ranges = {FACTOR: Range(0.1, 10, "log"), "training.label_smoothing": Range(0.0, 0.5, "lin")}
-    grid = Grid({"base": BASE}, {})
-    rules = GridRules(None, ranges, "optuna:tpe", 16)
-    assert proposals(plan_grid(grid, tmp_path, ["base"], 1, rules), 16)[10:] == [
-        *[(0.3148, 0.02766), (0.5134, 0.3336), (1.263, 0.3319)],
-        *[(1.982, 0.3761), (0.3308, 0.1895), (2.918, 0.2088)],
-    ]
-
-
-def test_an_optuna_that_proposes_other_rows_does_not_go_on_with_a_grid(tmp_path):
-    optuna = pytest.importorskip("optuna")
-    rules = GridRules(None, RANGE, "optuna:tpe", 3)
-    plan = partial(plan_grid, GRID, tmp_path, [*GRID.variants], 1, rules)
-    record_rules(plan(), tmp_path)
-    recorded = json.loads((tmp_path / "rules.json").read_text())
-    assert recorded["optuna"] == optuna.__version__
-    (tmp_path / "rules.json").write_text(json.dumps(recorded | {"optuna": "3.9"}))
-    (cell, _) = plan().choose_cells({})
-    cell.workdir.mkdir(parents=True)
-    record_rules(plan(), tmp_path)  # the same rows
-    assert json.loads((tmp_path / "rules.json").read_text())["optuna"] == "3.9"
-    (tmp_path / cell.variant).rename(tmp_path / "base,learning_rate_factor=9")
-    with pytest.raises(
-        UserError, match=f"optuna 3.9, and .* proposes other rows, such as {cell.variant};"
-    ):
-        plan()
-
-
-def test_trials_of_a_row_with_a_longer_name_are_no_trials_of_another_row(tmp_path):
-    pytest.importorskip("optuna")
-    grid = Grid({"base": BASE, "base,wide": BASE.replace({"model.d_ff": 64})}, {})
-    rules = GridRules(None, RANGE, "optuna:tpe", 3)
-    plan = partial(plan_grid, grid, tmp_path, [*grid.variants], 1, rules)
-    record_rules(plan(), tmp_path)
-    recorded = json.loads((tmp_path / "rules.json").read_text())
-    (tmp_path / "rules.json").write_text(json.dumps(recorded | {"optuna": "3.9"}))
-    *_, wide = plan().choose_cells({})
-    assert wide.variant.startswith("base,wide,")
-    wide.workdir.mkdir(parents=True)
-    assert plan().optuna == "3.9"
-
-
-def test_a_proposal_that_the_config_refuses_is_passed_over(tmp_path):
-    pytest.importorskip("optuna")
-    rules = GridRules(None, {"model.num_heads": Range(1, 8, "lin")}, "optuna:tpe", 6)
-    planned = plan_grid(GRID, tmp_path, [*GRID.variants], 1, rules, at_once=6)
-    heads = {cell.config.model.num_heads for cell in planned.choose_cells({})}
-    assert heads
-    assert all(GRID.variants["base"].model.d_model % one == 0 for one in heads)
-    assert {*planned.rows.values()} == {*GRID.variants}
 
 
 def test_a_value_that_diverged_under_its_seed_is_said_and_not_passed_over(tmp_path, quick):
