@@ -126,7 +126,7 @@ def fine_tune(translator, batches, lora, *, num_steps, learning_rate, seed):
     for n in range(num_steps):
         dropout_key = jax.random.fold_in(key, n)
         trained, state, loss = step(trained, state, base, batches(n), dropout_key)
-        if (n + 1) % 50 == 0:
+        if (n + 1) % 40 == 0:
             print(f"step {n + 1}  loss {loss:.3f}")
     return translator.with_params(jax.jit(merged)(base, trained))
 
@@ -139,8 +139,8 @@ def main(
     alpha: float = 16.0,
     patterns: tuple[str, ...] = Lora.patterns,
     learning_rate: float = 3e-3,
-    num_steps: int = 200,
-    tokens_per_step: int = 1024,
+    num_steps: int = 120,
+    tokens_per_step: int = 2048,
     seed: int = 0,
 ):
     """Fine-tune a run on the train split of a corpus, and score it on dev and test.
