@@ -273,10 +273,10 @@ def _check_was_trained(workdir: Path) -> None:
     """Refuse to resume an imported or exported model, which has no optimizer state."""
     is_imported = (workdir / IMPORTED).exists()
     if is_imported or ((workdir / PARAMETERS).exists() and not _steps(workdir / CHECKPOINTS)):
+        origin = "imported" if is_imported else "saved or exported"
         raise UserError(
-            f"{workdir} holds a model that was {'imported' if is_imported else 'exported'}, and no "
-            "training to go on with; choose another --workdir, and start there with "
-            f"--training.init-from {workdir}"
+            f"{workdir} holds a model that was {origin}, and no training to go on with; choose "
+            f"another --workdir, and start there with --training.init-from {workdir}"
         )
 
 

@@ -162,8 +162,10 @@ def _table(record: Record) -> "Table":
 def which_average(record: Record) -> tuple[str, str]:
     """Format two table cells: the count of averaged checkpoints, and their steps.
 
-    The first cell is "" for a moving average of the parameters.
+    The first cell is "" for a moving average of the parameters, and if the steps are unknown.
     """
+    if not record["checkpoints"]:
+        return "", "saved parameters, whose steps are unknown"
     steps = ", ".join(f"{step:,}" for step in record["checkpoints"])
     count = f"{len(record['checkpoints'])}"
     decays = record.get("ema_decays", [])

@@ -460,8 +460,8 @@ def forget_programs() -> None:
 
 def _is_same(previous: Registered, new: Registered) -> bool:
     """Return whether two parts have the same definition, as when a notebook cell runs again."""
-    if previous.source and new.source:
-        return previous.source == new.source
+    if previous.source and new.source:  # which may be the copies of a file in two runs
+        return previous.source.is_alike(new.source.text)
     try:
         return bool(definition(previous.part) == definition(new.part))
     except ValueError:  # of arrays

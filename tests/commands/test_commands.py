@@ -131,6 +131,7 @@ def test_several_splits_are_scored_in_one_call(workdir, capsys, tmp_path):
     ("steps", "decays", "cells"),
     [
         ([3, 6], [], ("2", "checkpoints of step 3, 6")),
+        ([], [], ("", "saved parameters, whose steps are unknown")),
         ([6], [0.5], ("", "moving average of the parameters, decay 0.5, after step 6")),
         (
             [6, 6],

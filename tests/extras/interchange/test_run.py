@@ -125,7 +125,9 @@ def test_other_checkpoints_than_those_of_the_export_are_refused(small, choice):
 
 @pytest.mark.thorough
 def test_training_starts_from_it_but_does_not_go_on_with_it(small, tmp_path, vocabulary):
-    with pytest.raises(UserError, match=r"was exported, and no training to go on with.*init-from"):
+    with pytest.raises(
+        UserError, match=r"was saved or exported, and no training to go on with.*init-from"
+    ):
         check_workdir(CONFIG, small)
     start = {"training.init_from": str(small), "data.vocab_size": len(vocabulary)}
     config = CONFIG.replace(start)
@@ -203,7 +205,7 @@ def _packed(directory, archive):
 @pytest.mark.parametrize(
     ("source", "name", "message"),
     [
-        ("small", "a.zip", "holds a model that was exported"),
+        ("small", "a.zip", "holds a model that was saved or exported"),
         pytest.param(
             *("run", "b.tar.gz", "is a read-only copy"),
             marks=pytest.mark.thorough,
