@@ -105,7 +105,9 @@ def save(
             check_directory_name(path)
             with writing_directory(path) as new_directory:
                 keep_registered(config, new_directory)
-                write_model(new_directory, config, vocabulary, named_arrays(params), steps)
+                arrays = named_arrays(params)
+                saved = SavedParameters(arrays, tuple(steps), vocabulary.fingerprint)
+                write_model(new_directory, config, vocabulary, saved, "float32")
                 write_sums(new_directory)
         except UserError as caught:
             error = caught
@@ -114,19 +116,13 @@ def save(
 
 
 def write_model(
-    directory: Path,
-    config: Config,
-    vocabulary: Vocabulary,
-    arrays: Arrays,
-    steps: Sequence[int],
-    dtype: str = "float32",
+    directory: Path, config: Config, vocabulary: Vocabulary, saved: SavedParameters, dtype: str
 ) -> None:
     """Write the parameters, the vocabulary and the config of a run into an empty directory.
 
     Args:
       dtype: see `write_parameters`.
     """
-    saved = SavedParameters(arrays, tuple(steps), vocabulary.fingerprint)
     write_parameters(directory / PARAMETERS, saved, dtype)
     write_vocabulary(directory, vocabulary)
     (directory / CONFIG).write_text(config.to_json(), encoding="utf-8")

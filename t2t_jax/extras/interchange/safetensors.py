@@ -48,9 +48,8 @@ def carried(config: Config) -> Carried:
 
 def write(model: portable.PortableModel, directory: Path, dtype: str = "float32") -> None:
     """Write a model to a directory, with parameters in float32 or bfloat16."""
-    saved_model.write_model(
-        directory, model.config, model.vocabulary, model.arrays, model.steps, dtype
-    )
+    saved = saved_model.SavedParameters(model.arrays, model.steps, model.vocabulary.fingerprint)
+    saved_model.write_model(directory, model.config, model.vocabulary, saved, dtype)
     (directory / "README.md").write_text(_README, encoding="utf-8")
 
 
