@@ -106,7 +106,7 @@ def save(
             with writing_directory(path) as new_directory:
                 keep_registered(config, new_directory)
                 arrays = named_arrays(params)
-                saved = SavedParameters(arrays, tuple(steps), vocabulary.fingerprint)
+                saved = SavedParameters(arrays, tuple(map(int, steps)), vocabulary.fingerprint)
                 write_model(new_directory, config, vocabulary, saved, "float32")
                 write_sums(new_directory)
         except UserError as caught:

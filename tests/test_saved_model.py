@@ -41,8 +41,10 @@ def test_a_saved_model_opens_as_it_was(translator, tmp_path, capsys):
 
 
 def test_a_moving_average_stays_one(translator, tmp_path):
-    t2t_jax.save(translator.config, translator.vocabulary, translator.params, tmp_path / "ema")
+    parts, steps = (translator.config, translator.vocabulary, translator.params), [jnp.int32(3)]
+    t2t_jax.save(*parts, tmp_path / "ema", steps=steps)
     loaded = t2t_jax.load(tmp_path / "ema")
+    assert loaded.steps == (3,)
     loaded.save(tmp_path / "again")
     assert loaded.ema_decays == t2t_jax.load(tmp_path / "again").ema_decays == (0.75,)
 
