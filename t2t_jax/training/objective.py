@@ -152,7 +152,7 @@ class Objective:
     Attributes:
       loss: None is the label-smoothed loss of section 5.4 per target token.
       metrics: read the results of the same call of the model as the paper's loss. With an own loss,
-        they read another call, with dropout by the key of the step.
+        they read a further call with dropout by the key of the step, which costs a forward pass.
     """
 
     loss: LossFunction | None = None
@@ -176,7 +176,7 @@ class Objective:
             outputs = apply.outputs(batch, key)
             losses = loss_sums(outputs.losses, batch)
         if self.metrics is not None:
-            # XLA merges this call with a call of the loss that has the same key.
+            # Not a call of the loss: it may be inside of another transformation, such as a scan.
             params = jax.lax.stop_gradient(apply.params)
             outputs = outputs or replace(apply, params=params).outputs(batch, key)
             fixed = replace(outputs, losses=jax.lax.stop_gradient(outputs.losses))
