@@ -1,7 +1,6 @@
 """The parameters and FLOPs of a model, in closed form and without JAX."""
 
 import math
-from collections.abc import Iterator
 
 from t2t_jax.config import ModelConfig
 
@@ -64,13 +63,3 @@ def model_flops_per_step(
     source_macs += model.input_projection.weights
     target_macs += vocab_size * model.d_model
     return 6 * (source_tokens * source_macs + target_tokens * target_macs)
-
-
-def matrices_of_layers(model: ModelConfig) -> Iterator[tuple[int, int, int]]:
-    """Yield the count and the two sizes of each kind of layer matrix."""
-    for stack in model.stacks:
-        for attention in stack.attentions:
-            gates, output_width = attention.gates, attention.num_heads * attention.d_v
-            for width in (*attention.projections.values(), *gates.values(), output_width):
-                yield stack.num_layers, model.d_model, width
-        yield stack.num_layers * model.feed_forward_matrices, model.d_model, model.d_ff

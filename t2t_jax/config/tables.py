@@ -210,7 +210,6 @@ OPTIMIZERS = Registry(
     adam=OptimizerFacts("t2t_jax.training.optimizer:adam", decays=False, width_exponent=-1),
     # Weight decay works the same in all optimizers.
     adamw=OptimizerFacts("t2t_jax.training.optimizer:adam", width_exponent=-1),
-    adafactor=OptimizerFacts("t2t_jax.training.optimizer:adafactor"),
     lion=OptimizerFacts("t2t_jax.training.optimizer:lion", least_beta2=0.1, width_exponent=-1),
     # The largest singular value of a Muon update is 0.2 sqrt(max(m, n)): it grows as sqrt(width).
     muon=OptimizerFacts("t2t_jax.training.optimizer:muon", width_exponent=-0.5),

@@ -1,7 +1,7 @@
-"""Optimizers: Adam (section 5.3), Lion, Muon, Adafactor, and a wrapper for Optax."""
+"""Optimizers: Adam (section 5.3), Lion, Muon, and a wrapper for Optax."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple, TypeAlias, TypeVar
 
 import flax.linen as nn
@@ -18,9 +18,7 @@ from optax import OptState
 from t2t_jax.config import TrainingConfig
 from t2t_jax.modules.parameters import (
     Parameters,
-    is_matrix,
     is_matrix_of_layers,
-    is_stacked,
     map_boxes,
 )
 
@@ -280,117 +278,3 @@ def orthogonalized(x: Float[Array, "*layers m n"]) -> Float[Array, "*layers m n"
     axes = optax.contrib.MuonDimensionNumbers(reduction_axis=-2, output_axis=-1)
     muon_step = optax.contrib.scale_by_muon(beta=0.0, nesterov=False, weight_dimension_numbers=axes)
     return muon_step.update(x, muon_step.init(x))[0]
-
-
-_EPSILON = 1e-30  # epsilon_1 of the paper, added to squares
-_EXPONENT = 0.8  # of the decay 1 - t^-0.8 (section 7.2)
-
-
-class FactoredState(NamedTuple):
-    """The factored second moments of matrices.
-
-    Attributes:
-      updates: number of steps that the moments cover.
-      rows: the moving average of mean squared gradients over each matrix row.
-      columns: the moving average of mean squared gradients over each matrix column.
-    """
-
-    updates: Int32[Array, ""]
-    rows: Parameters
-    columns: Parameters
-
-
-class SquaresState(NamedTuple):
-    """The second moments of parameters that are not matrices.
-
-    Attributes:
-      updates: number of steps that the moments cover.
-      squares: moving averages of the squares of the gradients.
-    """
-
-    updates: Int32[Array, ""]
-    squares: Parameters
-
-
-def adafactor(config: TrainingConfig, declared: Parameters) -> Optimizer:
-    """Make Adafactor without momentum, with the learning rate of the schedule.
-
-    Adafactor (Shazeer and Stern 2018) keeps second moments as one row and one column per matrix.
-    """
-    # Optax's Adafactor factors the two largest axes of an array. In a stack of more layers than a
-    # matrix has columns, one of these is the layer axis. Optax also stores another state tree, so
-    # saved runs could not resume with it.
-    are_stacked = map_boxes(is_stacked, declared)
-    factored = _by_mean_squares(FactoredState, [(-1,), (-2,)], _over_root)
-    unfactored = _by_mean_squares(SquaresState, [()], lambda g, v: g * v**-0.5)
-    scaled = by_kind(map_boxes(is_matrix, declared), factored, unfactored)
-
-    def update(gradients: Parameters, state: OptState, params: Parameters, keep: Keep) -> Updated:
-        directions, state = scaled.update(gradients, state, params, keep)
-        return jax.tree.map(_clipped, directions, are_stacked), state
-
-    return scaled._replace(update=update)
-
-
-def _by_mean_squares(
-    kind: Callable[..., OptState], axes: Sequence[tuple[int, ...]], divide: Callable[..., Array]
-) -> Optimizer:
-    """Make an optimizer that divides gradients by the root of their averaged squares.
-
-    Args:
-      kind: the class of the state. It takes the number of updates and then each average.
-      axes: for each average, the axes of a gradient to take the mean over.
-      divide: computes an update's direction from a gradient and its averages.
-    """
-
-    def init(params: Parameters) -> OptState:
-        averages = (_zeros_without(mean_axes, params) for mean_axes in axes)
-        return kind(jnp.zeros((), jnp.int32), *averages)
-
-    def update(gradients: Parameters, state: OptState, params: Parameters, keep: Keep) -> Updated:
-        num_updates = optax.safe_increment(state.updates)
-        weight = num_updates.astype(jnp.float32) ** -_EXPONENT  # 1 - decay
-
-        def averaged(moments: Parameters, mean_axes: tuple[int, ...]) -> Parameters:
-            def update_moment(v: Array, g: Array) -> Array:
-                return v + weight * ((g**2 + _EPSILON).mean(mean_axes) - v)
-
-            return jax.tree.map(update_moment, moments, gradients)
-
-        state = keep(kind(num_updates, *map(averaged, state[1:], axes)), state)
-        return jax.tree.map(divide, gradients, *state[1:]), state
-
-    return Optimizer(init, update)
-
-
-def _over_root(
-    gradient: Float[Array, "*layers m n"],
-    rows: Float[Array, "*layers m"],
-    columns: Float[Array, "*layers n"],
-) -> Float[Array, "*layers m n"]:
-    """Divide the gradient by the root of its second moment, rows x columns / mean(rows)."""
-    relative = rows / rows.mean(-1, keepdims=True)  # [*layers, m]
-    # Two separate factors, as the product of two small float32 values can underflow to 0.
-    return gradient * relative[..., :, None] ** -0.5 * columns[..., None, :] ** -0.5
-
-
-def _clipped(direction: Float[Array, "..."], is_stacked: bool) -> Float[Array, "..."]:
-    """Scale the direction of each layer so that its root mean square is at most 1 (section 6)."""
-    axes = tuple(range(int(is_stacked), direction.ndim))
-    square = (direction**2).mean(axes, keepdims=True)
-    return direction / jnp.maximum(1, square**0.5)
-
-
-def _zeros_without(axes: tuple[int, ...], params: Parameters) -> Parameters:
-    """Return zeros in each parameter's shape without `axes`, boxed if the parameter is boxed."""
-
-    def make(x: Array | nn.LogicallyPartitioned) -> Array | nn.LogicallyPartitioned:
-        if isinstance(x, nn.LogicallyPartitioned):
-            return nn.LogicallyPartitioned(make(x.value), _without(axes, x.names))
-        return jnp.zeros(_without(axes, x.shape), x.dtype)
-
-    return jax.tree.map(make, params, is_leaf=lambda x: isinstance(x, nn.LogicallyPartitioned))
-
-
-def _without(axes: tuple[int, ...], sizes: tuple[_T, ...]) -> tuple[_T, ...]:
-    return tuple(size for axis, size in enumerate(sizes, -len(sizes)) if axis not in axes)

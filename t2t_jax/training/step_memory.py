@@ -5,21 +5,17 @@ from collections.abc import Iterable
 from functools import cache
 from typing import NamedTuple
 
-import flax.linen as nn
 import jax
-import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from t2t_jax.config import Config, ModelConfig, TrainingConfig
-from t2t_jax.config.cost import matrices_of_layers, num_parameters
-from t2t_jax.config.tables import OPTIMIZERS
+from t2t_jax.config import Config
+from t2t_jax.config.cost import num_parameters
 from t2t_jax.errors import UserError
-from t2t_jax.modules.parameters import MatrixBox, Parameters
+from t2t_jax.modules.models import make_model
+from t2t_jax.modules.network import declared_parameters
 from t2t_jax.parallel.devices import LESS_MEMORY, gib, memory_of_a_device
 from t2t_jax.parallel.mesh import batch_layout, row_parts
-from t2t_jax.plugins import load_named
-
-_VECTOR = 1 << 30
+from t2t_jax.training.recipe import make_optimizer
 
 
 class TrainingMemory(NamedTuple):
@@ -64,7 +60,7 @@ def training_memory(
     rows, source_length, target_length = shape
     num_devices = parallel.fsdp * parallel.tensor
     gradients = 4 * num_parameters(model, vocab_size) // num_devices
-    state = 4 * _state_size(config.training, model, vocab_size) // num_devices
+    state = 4 * _state_size(config, vocab_size) // num_devices
     size = 4 if model.dtype == "float32" else 2
     source_bytes, target_bytes = size * rows * source_length, size * rows * target_length
     # Each layer stores the queries, keys, values and heads of each attention, the hidden layer of
@@ -92,42 +88,13 @@ def training_memory(
 
 
 @cache
-def _state_size(training: TrainingConfig, model: ModelConfig, vocab_size: int) -> int:
-    num_values = num_parameters(model, vocab_size)
-    declared = _declared(model, vocab_size)
-    make = load_named(OPTIMIZERS[training.optimizer].make)
-    try:
-        state = jax.eval_shape(lambda params: make(training, params).init(params), declared)
-    except Exception:  # an optimizer that depends on the names of parameters: assume two moments
-        state = declared, declared
-    state_size = sum(math.prod(x.shape) for x in jax.tree.leaves(state) if x.shape)
-    return num_values * (1 if training.ema_decay is None else 2) + state_size
-
-
-def _declared(model: ModelConfig, vocab_size: int) -> Parameters:
-    """Return a few shapes, boxed with axis names, that replace the shapes of all parameters.
-
-    They have as many values in matrices, embedding tables and vectors.
-    """
-    matrix_shapes = [*matrices_of_layers(model)]
-    table_shapes = [(entries, model.d_model) for entries in model.entries(vocab_size).values()]
-    num_others = num_parameters(model, vocab_size)
-    num_others -= sum(math.prod(shape) for shape in (*matrix_shapes, *table_shapes))
-    num_vectors, tail = divmod(num_others, _VECTOR)  # an axis is limited to 2**31 entries
-    return {
-        **_boxed(MatrixBox, ("layers", "embed", "heads"), *matrix_shapes),
-        **_boxed(MatrixBox, ("vocab", "embed"), *table_shapes),
-        **_boxed(nn.LogicallyPartitioned, ("vector", "vector"), (num_vectors, _VECTOR), (1, tail)),
-    }
-
-
-def _boxed(
-    kind: type[nn.LogicallyPartitioned], names: tuple[str, ...], *shapes: tuple[int, ...]
-) -> Parameters:
-    return {
-        f"{names[0]}_{index}": kind(jax.ShapeDtypeStruct(shape, jnp.float32), names)
-        for index, shape in enumerate(shapes)
-    }
+def _state_size(config: Config, vocab_size: int) -> int:
+    """Count the values of the parameters, the optimizer state and the moving average."""
+    declared = declared_parameters(make_model(config, vocab_size, None))
+    state = jax.eval_shape(make_optimizer(config, declared).init, declared)
+    num_trees = 1 if config.training.ema_decay is None else 2
+    sizes = (math.prod(x.shape) for x in jax.tree.leaves(state) if x.shape)
+    return num_parameters(config.model, vocab_size) * num_trees + sum(sizes)
 
 
 def check_memory(

@@ -39,7 +39,6 @@ def _step(fields):
     [
         {"training.optimizer": "adamw", "training.weight_decay": 0.1, "training.ema_decay": 0.9},
         pytest.param({"training.optimizer": "muon"}, marks=pytest.mark.slow),
-        pytest.param({"training.optimizer": "adafactor"}, marks=pytest.mark.slow),
     ],
 )
 def test_the_others_take_the_step_that_they_would_take_anyway(recipe):

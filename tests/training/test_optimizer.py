@@ -21,7 +21,7 @@ from t2t_jax.training.recipe import clipped, make_optimizer, moving_average
 from t2t_jax.training.schedule import learning_rate
 
 GOLDENS = np.load(Path(__file__).parents[1] / "goldens" / "transformer.npz")
-OPTIMIZERS = ["adam", "adamw", "adafactor", "lion", "muon"]
+OPTIMIZERS = ["adam", "adamw", "lion", "muon"]
 STEPS = 3
 
 
@@ -99,25 +99,6 @@ def _lion(gradients, _, beta1=0.9, beta2=0.98):
         momentum = beta2 * momentum + (1 - beta2) * g
 
 
-def _adafactor(gradients, name):
-    """Algorithms 4 and 5 of the paper without their learning rate, for each layer by itself."""
-    if name.startswith("layers"):
-        layers = [[*_adafactor(one, name[7:])] for one in zip(*gradients, strict=True)]
-        yield from map(np.stack, zip(*layers, strict=True))
-        return
-    row = column = square = 0.0
-    for t, g in enumerate(gradients, start=1):
-        decay = 1 - t**-0.8
-        if name in ("kernel", "embedding/embedding"):
-            row = decay * row + (1 - decay) * (g**2 + 1e-30).sum(1)
-            column = decay * column + (1 - decay) * (g**2 + 1e-30).sum(0)
-            square = np.outer(row, column) / row.sum()
-        else:
-            square = decay * square + (1 - decay) * (g**2 + 1e-30)
-        u = g / np.sqrt(square)
-        yield u / max(1, np.sqrt((u**2).mean()))
-
-
 def _newton_schulz(x):
     if len(x) > x.shape[1]:
         return _newton_schulz(x.T).T
@@ -139,7 +120,7 @@ def _muon(gradients, name):
         yield 0.2 * np.sqrt(4) * np.stack([_newton_schulz(one) for one in ahead])
 
 
-_REFERENCES = {"adam": _adam, "adamw": _adam, "adafactor": _adafactor, "lion": _lion, "muon": _muon}
+_REFERENCES = {"adam": _adam, "adamw": _adam, "lion": _lion, "muon": _muon}
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -156,17 +137,6 @@ def test_directions_keep_their_digits_with_decays_near_1():
     ).items():
         expected = [*_adam(_EXACT[parameter], parameter, 0.9999, 0.999999)]
         np.testing.assert_allclose(found, expected, rtol=1e-5, err_msg=parameter)
-
-
-def test_adafactor_adds_the_right_share_of_a_square_after_a_million_updates():
-    optimizer = make_optimizer(Config(training=TrainingConfig(optimizer="adafactor")), _declared())
-    state = nn.unbox(optimizer.init(PARAMS))
-    late = state._replace(others=state.others._replace(updates=jnp.int32(999_999)))
-    gradients = GRADIENTS[0]
-    _, state = optimizer.update(gradients, late, PARAMS, _keep_new)
-    squares = state.others.squares["norm"]["scale"]
-    expected = np.float64(gradients["norm"]["scale"]) ** 2 * 1e6**-0.8
-    np.testing.assert_allclose(squares, expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["adamw", "lion", "muon"])

@@ -27,7 +27,7 @@ from t2t_jax.training.step import update
 from t2t_jax.training.step_memory import training_memory
 from tests.programs import run_python
 
-OPTIMIZERS = ["adam", "adamw", "adafactor", "lion", "muon"]
+OPTIMIZERS = ["adam", "adamw", "lion", "muon"]
 ONE = {"parallel.data": 1}
 EIGHT = {"parallel.data": 2, "parallel.fsdp": 2, "parallel.tensor": 2}
 
@@ -164,21 +164,6 @@ def test_an_optimizer_goes_on_from_a_checkpoint_and_on_other_devices(tried, opti
     assert found["skipped"] == [0, 1]
     assert found["split"] > 0.8  # all but short vectors and counts
     assert found["norm"] > 20  # that of the gradient before it is clipped
-
-
-def test_the_factors_of_adafactor_are_split_as_the_axes_that_they_keep(tiny):
-    run = tiny.changed(training__optimizer="adafactor")
-    state = abstract_state(run.config, run.model, run.mesh).optimizer
-    of_layers = {
-        "self_attention/query/kernel": (P(None, "fsdp"), P(None, "tensor")),
-        "self_attention/output/kernel": (P(None, "tensor"), P(None, "fsdp")),
-    }
-    for tree, which in ((state.matrices.rows, 0), (state.matrices.columns, 1)):
-        layers = tree["encoder"]["layers"]
-        for name, specs in of_layers.items():
-            module, part, kernel = name.split("/")
-            assert layers[module][part][kernel].sharding.spec == specs[which]
-        assert tree["embedding"]["embedding"].sharding.spec == P(("tensor", "fsdp")[which])
 
 
 _LEARNED = {"share_embeddings": False, "position": "learned", "norm_order": "pre", "d_k": 3}
