@@ -159,12 +159,8 @@ def pair_splits(name: str, config: DataConfig) -> dict[str, Split]:
             text_files.corpus_directory(path), *languages
         )
     if (provider := added_schemes().get(scheme)) and path:
-        return _provided_splits(provider.pairs, name, config)
+        return plugins.load(provider.pairs)(name, config)
     raise unknown_corpus(name)
-
-
-def _provided_splits(function: str, name: str, config: DataConfig) -> dict[str, Split]:
-    return plugins.load(function)(name, config)
 
 
 def tree_splits(corpus_name: str, config: DataConfig) -> dict[str, Split]:
@@ -231,7 +227,7 @@ def document_splits(name: str, config: DataConfig) -> dict[str, Split]:
     elif scheme == "text" and path:
         directory, suffix = text_files.corpus_directory(path), "txt"
     elif (provider := added_schemes().get(scheme)) and provider.documents and path:
-        return _provided_splits(provider.documents, name, config)
+        return plugins.load(provider.documents)(name, config)
     else:
         raise UserError(
             f"corpus={quote(name)} has no text of one language for data.task={config.task!r}; give "

@@ -6,9 +6,9 @@ target) pair, a text of one language, or a dict, of which `data.fields` names th
     [("A cat.", "Eine Katze."), ...]
     [{"translation": {"en": "A cat.", "de": "Eine Katze."}}, ...]
 
-The fingerprint of a split is the attribute or method `fingerprint` of its sequence, or the
-`_fingerprint` of Hugging Face. Otherwise it is the hash of the rows, which text files with the same
-lines have, too.
+The fingerprint of a split is the hash of its rows, which text files with the same lines have, too.
+A sequence with an attribute or method `fingerprint`, or the `_fingerprint` of Hugging Face, is
+known by it and by a sample of its rows, and a resumed run does not read it again.
 """
 
 import hashlib
@@ -28,6 +28,7 @@ from t2t_jax.errors import UserError, quote
 
 _ALIASES = {"validation": "dev", "valid": "dev", "val": "dev"}
 _SURROGATE = re.compile("[\ud800-\udfff]")  # UTF-8 has none
+_SAMPLE = 16
 _MOST_ROWS = 1 << 40  # an endless source of grain has 2**63 - 1
 
 
@@ -77,18 +78,14 @@ class _Rows:
                 f"the {self.split} split of data is a {type(rows).__name__} of {number} rows; give "
                 "a sequence with rows, an end, len() and [], such as a list"
             )
-        identity = getattr(rows, "fingerprint", None) or getattr(rows, "_fingerprint", None)
+        identity = getattr(rows, "fingerprint", getattr(rows, "_fingerprint", None))
         identity = identity() if callable(identity) else identity
-        if identity is None:
-            deque(self.read(), maxlen=0)
-            return self.content
-        if not isinstance(identity, str):
-            raise UserError(
-                f"the fingerprint of the {self.split} split of data is {quote(identity)}; make it "
-                "a str, or leave it out"
-            )
-        # The same rows have other texts in other fields.
-        return digest("python", repr((identity, size, self.fields)).encode().hex())
+        if isinstance(identity, str):
+            # A sample shows changes of the code or the fields that an old fingerprint does not.
+            sample = [self._texts(n, rows[n]) for n in range(0, size, -(-size // _SAMPLE))]
+            return digest("python", repr((identity, size, sample)).encode().hex())
+        deque(self.read(), maxlen=0)
+        return self.content
 
     def read(self) -> Iterator[Chunk]:
         """Yield the pairs in chunks, and refuse a sequence whose rows change."""
@@ -129,19 +126,19 @@ class _Rows:
                 row = nested
             values = [value_of(dict(row), name) for name in self.fields]
         if len(values) != len(self.fields):
-            raise self._error(number, f"is {quote(row)}")
+            raise self._error(number, row, f"has {len(values)} values")
         if self.has_labels and isinstance(values[-1], Integral):
             values[-1] = str(values[-1])
         for index, value in enumerate(values):
             if not isinstance(value, str) or (not value.isascii() and _SURROGATE.search(value)):
-                raise self._error(number, f"has {quote(value)} as {self.fields[index]}")
+                raise self._error(number, row, f"has no text as {self.fields[index]}")
             if "\n" in value:
-                values[index] = " ".join(value.splitlines())
+                values[index] = value.replace("\r\n", "\n").strip("\n").replace("\n", " ")
         return values
 
-    def _error(self, number: int, fault: str) -> UserError:
+    def _error(self, number: int, row: Any, fault: str) -> UserError:
         form = f"a pair of str ({', '.join(self.fields)})" if len(self.fields) == 2 else "a str"
         return UserError(
-            f"row {number:,} (from 0) of the {self.split} split of data {fault}; give {form}, or a "
-            f"dict with {' and '.join(self.fields)} (data.fields)"
+            f"row {number:,} (from 0) of the {self.split} split of data {fault}: it is "
+            f"{quote(row)}; give {form}, or a dict with {' and '.join(self.fields)} (data.fields)"
         )

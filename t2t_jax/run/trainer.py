@@ -13,6 +13,7 @@ import optax
 from jaxtyping import Array
 
 from t2t_jax.config import Config
+from t2t_jax.config.corpus_name import OWN
 from t2t_jax.config.registered import with_parts
 from t2t_jax.config.schedules import Schedule
 from t2t_jax.decoding.translator import Translator
@@ -283,14 +284,19 @@ def _end(run: Run, state: TrainState, signal: int) -> TrainedRun:
 def _end_reason(run: Run, step: int, signal: int) -> tuple[str, str]:
     """Return the reason why training ended, and advice for the user."""
     progress = f"step {step:,} of {run.last_step:,}"
-    score_command = f"evaluate --workdir {shlex.quote(str(run.workdir))}"
+    reason = run.reason_to_stop if step < run.last_step else None
+    command = f"evaluate --workdir {shlex.quote(str(run.workdir))}"
     if run.has_dev and "test" not in run.corpus.splits:
-        score_command += " --split dev"
+        command += " --split dev"
+    if reason and run.config.checkpoint.keep_best:
+        command += " --step best"
+    advice = f"score: {command_line(command)}"
+    if run.config.data.corpus == OWN:
+        advice = f"score: t2t_jax.evaluate(t2t_jax.load({str(run.workdir)!r}), data)"
     if signal:
         return f"stopped after step {step:,}", "run the same command to resume"
-    if step < run.last_step and (reason := run.reason_to_stop):
-        best_flag = " --step best" if run.config.checkpoint.keep_best else ""
-        return f"{reason} after {progress}", f"score: {command_line(score_command + best_flag)}"
+    if reason:
+        return f"{reason} after {progress}", advice
     if step < run.last_step:
         return f"paused after {progress}", "resume with a later step as `until`"
-    return f"{step:,} steps are done", f"score: {command_line(score_command)}"
+    return f"{step:,} steps are done", advice
