@@ -63,6 +63,10 @@ REMOVED: dict[str, Removed] = {
 """Deleted config fields by dotted path. Never delete a row: older runs have these fields."""
 
 
+REMOVED_PARTS = {"adafactor": "its own Adafactor, as train takes any optimizer of Optax"}
+"""Deleted features by the name of the part in a config."""
+
+
 MOVED = {"training.decay_fraction": ("training.schedule", "wsd")}
 """Config fields that became parameters of a part: the field that names the part, and the part.
 Never delete a row: older runs have these fields."""

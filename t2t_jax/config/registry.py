@@ -24,6 +24,7 @@ from t2t_jax.config.field_types import check_type, is_plain
 from t2t_jax.errors import UserError, did_you_mean, in_one_line, quote
 from t2t_jax.plugins import load, load_named, rows, warn_once
 from t2t_jax.system.context import with_value
+from t2t_jax.version import REMOVED_PARTS, removed_feature
 
 if TYPE_CHECKING:
     from jax import Array
@@ -260,6 +261,8 @@ class Registry(dict[str, Row]):
         """Refuse a name that is not registered, and say how to register it."""
         if self.has(name) or (self.only_trains and isinstance(name, str) and _is_stored.get()):
             return
+        if feature := REMOVED_PARTS.get(str(name)):
+            raise removed_feature(f"{label}={quote(name)}", feature)
         hint = did_you_mean(str(name), self.all_names, "use one of these")
         names = ", ".join(map(repr, self.all_names))
         message = f"{label}={quote(name)} is not one of {names}; {hint}"

@@ -161,6 +161,14 @@ def test_a_stored_config_may_name_parts_that_only_train():
         Config.from_json(Config().to_json().replace('"layer"', '"gone"'))
 
 
+def test_a_stored_run_with_adafactor_can_be_loaded_but_not_trained():
+    stored = Config().to_json().replace('"adam"', '"adafactor"')
+    with reading_stored_config():
+        assert Config.from_json(stored).training.optimizer == "adafactor"
+    with refused("training.optimizer='adafactor': version 0.3 removed its own Adafactor, as train"):
+        Config.from_json(stored)
+
+
 def test_a_stored_decay_fraction_is_a_parameter_of_its_schedule():
     stored = Config().to_json()
     stored = stored.replace('"training": {', '"training": {"decay_fraction": 0.4,')
