@@ -227,6 +227,7 @@ def _blocks_of_python():
     ]
 
 
+@pytest.mark.usefixtures("tables")
 @pytest.mark.parametrize("path", _blocks_of_python())
 def test_the_python_of_a_document_runs_from_top_to_bottom(trained, path):
     with contextlib.chdir(trained):
