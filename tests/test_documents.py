@@ -70,7 +70,6 @@ ELSEWHERE["t2t-jax launch"] = "clusters; its tests have their stand-ins, and a r
 FETCHING = [f"t2t-jax data {corpus}" for corpus in CORPORA]
 ELSEWHERE |= dict.fromkeys(FETCHING, "a network; tests/extras/corpora has a server")
 ELSEWHERE |= dict.fromkeys(("--track", "t2t-jax track", "wandb login"), "a tracker's package")
-ELSEWHERE["--metrics-port"] = "a port; tests/run/test_metrics_server.py takes a free one"
 ELSEWHERE["--profile-steps"] = "a run of more than two steps; tests/run/test_profile.py has one"
 
 

@@ -25,7 +25,7 @@ from t2t_jax.plugins import TrainingFlags
 from t2t_jax.system.bucket import as_path
 from t2t_jax.system.host import Cloud
 
-_OF_TRAINING = "profile_steps", "metrics_port", "preemption_notices", "mirror_dir", "dry_run"
+_OF_TRAINING = "profile_steps", "preemption_notices", "mirror_dir", "dry_run"
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,6 @@ class TrainCommand:
     profile_steps: str | None = None
     """Write a profile of steps FIRST:LAST, such as 100:105, into the run directory, for xprof and
     Perfetto. SIGUSR1 makes a training process profile its next 10 steps."""
-    metrics_port: int | None = None
-    """Serve Prometheus metrics at /metrics on this port, on all interfaces of the host of process
-    0."""
     preemption_notices: Cloud | None = None
     """Poll the metadata server of the cloud for preemption and maintenance notices, and write a
     checkpoint at the first notice. SIGTERM is handled without this flag."""
@@ -100,7 +97,6 @@ class TrainCommand:
                 self.fields,
                 self.workdir,
                 profile_steps=profile_steps,
-                metrics_port=self.metrics_port,
                 preemption_notices=self.preemption_notices,
                 mirror_dir=self.mirror_dir,
             )

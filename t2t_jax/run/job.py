@@ -85,7 +85,6 @@ class JobRecord:
     An error that leaves the context is recorded as the end of the job. For other ends, call `end`.
 
     Attributes:
-      saved: the time of the last checkpoint or the start, in seconds since 1970.
     """
 
     def __init__(
@@ -102,7 +101,7 @@ class JobRecord:
         Args:
           provenance: the software of the job, from `without_files`.
         """
-        self._progress, self._directory, self.saved = progress, workdir / _JOBS, time.time()
+        self._progress, self._directory = progress, workdir / _JOBS
         self._over, self._writing = Event(), Lock()
         self._keeper = Thread(target=self._keep_written, daemon=True, name="account of the job")
         self._at: list[Record] = []
@@ -147,7 +146,6 @@ class JobRecord:
 
     def checkpoint(self, step: int) -> None:
         """Record a checkpoint, from which a later job can resume, in the account of the job."""
-        self.saved = time.time()
         self._at.append({"step": step, "steps": self._progress.seconds()[STEPS]})
         self._write()
 

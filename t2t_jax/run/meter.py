@@ -1,21 +1,15 @@
-"""The metrics of steps: read them without blocking the device, and log and serve their means.
-
-Process 0 serves the last log record to Prometheus over HTTP.
-"""
+"""The metrics of steps: read them without blocking the device, and log their means."""
 
 import math
-import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
 
 import jax
 import numpy as np
 
-from t2t_jax.errors import DivergedError, UserError, needs_extra
+from t2t_jax.errors import DivergedError
 from t2t_jax.parallel.devices import peak_memory
-from t2t_jax.parallel.processes import is_main
 from t2t_jax.run.preparing import Run
 from t2t_jax.run.progress import COMPILATION, DATA, STEPS
 from t2t_jax.system.host import resident_memory
@@ -145,69 +139,3 @@ class StepMeter:
 
 def _mean(total: float, weight: float) -> float:
     return total / weight if weight else math.nan
-
-
-# Help texts of the Prometheus gauges. The names are those of the log.
-_GAUGES = {
-    "step": "Newest step whose metrics are available.",
-    "seconds_since_checkpoint": "Seconds since the last checkpoint or the start.",
-    "loss": "Label-smoothed loss per target token, mean of the last log line.",
-    "target_tokens_per_second": "Target tokens per second, in the last log line.",
-    "step_seconds": "Seconds per step, mean of the last log line.",
-    "host_memory_bytes": "Host memory of process 0, at the last log line.",
-    "device_memory_bytes": "Peak device memory of process 0, at the last log line.",
-}
-
-
-class TrainingMetrics:
-    """A Prometheus collector, which has no metrics until `run` is set."""
-
-    run: Run | None = None
-
-    def collect(self) -> Iterator[Any]:
-        """Yield the Prometheus gauges with their current values."""
-        from prometheus_client.core import GaugeMetricFamily
-
-        if self.run is None:
-            return
-        training = self.run.log.history.training
-        figures = (training[-1] if training else {}) | {
-            "step": self.run.log.newest_step,
-            "seconds_since_checkpoint": time.time() - self.run.job.saved,
-        }
-        for name, text in _GAUGES.items():
-            if (value := figures.get(name)) is not None:
-                yield GaugeMetricFamily(f"t2t_jax_{name}", text, value)
-
-
-@contextmanager
-def serving_metrics(port: int | None) -> Iterator[TrainingMetrics]:
-    """Serve Prometheus metrics in a thread of process 0.
-
-    Args:
-      port: the port of the server; None starts no server.
-
-    Raises:
-      UserError: process 0 cannot use the port.
-    """
-    metrics = TrainingMetrics()
-    if port is None or not is_main():
-        yield metrics
-        return
-    with needs_extra("train", "--metrics-port"):
-        from prometheus_client import CollectorRegistry, start_http_server
-    registry = CollectorRegistry()
-    registry.register(metrics)
-    try:
-        server, _ = start_http_server(port, registry=registry)
-    except (OSError, OverflowError) as error:
-        raise UserError(
-            f"--metrics-port {port} cannot be used ({error}); give another port"
-        ) from error
-    # Without this, a client that resets its connection causes a printed traceback.
-    server.handle_error = lambda *_: None  # type: ignore[method-assign]
-    try:
-        yield metrics
-    finally:
-        server.shutdown()
-        server.server_close()

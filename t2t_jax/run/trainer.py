@@ -22,7 +22,7 @@ from t2t_jax.parallel.processes import Agreement, agree, broadcast_from_main, ho
 from t2t_jax.run.evaluation import evaluate_split
 from t2t_jax.run.hooks import Hook
 from t2t_jax.run.loading import TrainedRun
-from t2t_jax.run.meter import StepMeter, serving_metrics
+from t2t_jax.run.meter import StepMeter
 from t2t_jax.run.parts import RunParts
 from t2t_jax.run.preemption import PreemptionNotices
 from t2t_jax.run.preparing import Run, open_run
@@ -57,7 +57,6 @@ def train(
     hooks: Sequence[Hook] = (),
     until: int | None = None,
     profile_steps: tuple[int, int] | None = None,
-    metrics_port: int | None = None,
     preemption_notices: Cloud | None = None,
     mirror_dir: str | os.PathLike[str] | None = None,
 ) -> TrainedRun:
@@ -85,7 +84,6 @@ def train(
         run with a checkpoint.
       until: the step after which training pauses; None trains to the end.
       profile_steps: the first and the last step to profile.
-      metrics_port: the port on which process 0 serves Prometheus metrics on all network interfaces.
       mirror_dir: the parent of the local copy of a run in a bucket; None is the user's cache
         folder.
       preemption_notices: the cloud whose preemption notices trigger an immediate checkpoint.
@@ -109,11 +107,9 @@ def train(
     try:
         with (
             SignalRequest(SIGUSR1) as profile_request,
-            serving_metrics(metrics_port) as gauges,
             PreemptionNotices(preemption_notices) as notices,
             open_run(config, as_path(workdir), mirrors, parts) as run,
         ):
-            gauges.run = run
             state, signal = _train(run, profile_steps, until, profile_request, notices)
             trained = _end(run, state, signal)
     except UnsentError as error:

@@ -206,7 +206,7 @@ def test_processes_meet_before_they_train(config_file, monkeypatch):
     monkeypatch.setattr("t2t_jax.parallel.processes.join", lambda *at: called.append(at))
     stopped = SimpleNamespace(exit_code=143)
 
-    def train_to_a_stop(*what, profile_steps, metrics_port, preemption_notices, mirror_dir):
+    def train_to_a_stop(*what, profile_steps, preemption_notices, mirror_dir):
         called.append(what)
         return stopped
 
