@@ -83,8 +83,6 @@ class JobRecord:
     """A context that records the time use of a job (one start of a run) in a file.
 
     An error that leaves the context is recorded as the end of the job. For other ends, call `end`.
-
-    Attributes:
     """
 
     def __init__(
