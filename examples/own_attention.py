@@ -40,8 +40,8 @@ class GatedAttention(t2t_jax.AttentionKind):
 class DifferentialAttention(t2t_jax.AttentionKind):
     """Subtract two maps: (softmax(Q1 K1) - lambda softmax(Q2 K2)) V (Ye et al. 2024, section 2.1).
 
-    As in the paper, a head has half the width for queries and keys: set `model.num_heads` to half,
-    and `model.d_k` to d_model / num_heads / 2.
+    As in the paper, a head has twice as wide values as queries: halve `model.num_heads`, and set
+    `model.d_k` to d_model / num_heads / 2.
     """
 
     maps_per_head = 2
@@ -64,22 +64,25 @@ class DifferentialAttention(t2t_jax.AttentionKind):
         return (1 - start) * rms_norm(difference, params["scale"], self.epsilon)
 
 
-def main(workdir: str = "runs/own_attention", num_train_steps: int = 600):
-    """Train a model with each kind on the bundled corpus, and print the scores."""
-    base = load_config("quickstart").replace({"training.num_train_steps": num_train_steps})
-    heads = base.model.num_heads
-    halved = {"num_heads": heads // 2, "d_k": base.model.d_model // heads}
-    variants = {
+def variants(model):
+    """Return the fields of the three models, which have about as many parameters."""
+    halved = {"num_heads": model.num_heads // 2, "d_k": model.d_model // model.num_heads}
+    return {
         "scaled_dot_product": {},
         "gated_attention": {"attention_kind": GatedAttention()},
         "differential_attention": {"attention_kind": DifferentialAttention(), **halved},
     }
-    for name, fields in variants.items():
+
+
+def main(workdir: str = "runs/own_attention", num_train_steps: int = 600):
+    """Train a model with each kind on the bundled corpus, and print the scores."""
+    base = load_config("quickstart").replace({"training.num_train_steps": num_train_steps})
+    for name, fields in variants(base.model).items():
         config = base.replace({f"model.{field}": value for field, value in fields.items()})
         translator = t2t_jax.train(config, f"{workdir}/{name}").load()
         size = sum(x.size for x in jax.tree.leaves(translator.params))
-        scores = t2t_jax.evaluate(translator, split="dev", num_sentences=200)
-        print(f"{name}: {size:,} parameters, {scores.summary()}")
+        scores = t2t_jax.evaluate(translator, split="dev", num_sentences=200).summary()
+        print(f"{name}: {size:,} parameters, perplexity {scores['perplexity']:.2f}")
 
 
 if __name__ == "__main__":

@@ -84,10 +84,7 @@ class AttentionConfig:
     @cached_property
     def scores(self) -> Entry | None:
         """Return the score function of the kind, with parameters per map; None for dot products."""
-        title, kind = ATTENTION_KINDS[self.attention_kind].title, self.kind
-        return (
-            None if kind.is_dot_product else Entry(kind.scores, kind.score_parameters, title=title)
-        )
+        return self.kind.score_function(ATTENTION_KINDS[self.attention_kind].title)
 
     @cached_property
     def combination(self) -> Entry | None:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from t2t_jax.config.registry import Entry, Function, Learned, Parameter, nothing
 from t2t_jax.errors import UserError
-from t2t_jax.plugins import load_named
 
 if TYPE_CHECKING:
     from jax import Array
@@ -69,10 +68,20 @@ class AttentionKind:
         """
         return heads
 
+    def score_function(self, title: str) -> Entry | None:
+        """Return `scores` with its parameters, or None for dot products.
+
+        Args:
+          title: the name of the kind in errors.
+        """
+        if type(self).scores is AttentionKind.scores:
+            return None
+        return Entry(self.scores, self.score_parameters, title=title)
+
     @property
     def is_dot_product(self) -> bool:
         """Return whether the scores are dot products, which have a rule for widths (muP)."""
-        return type(self).scores is AttentionKind.scores
+        return self.score_function("") is None
 
     @property
     def combines(self) -> bool:
@@ -98,17 +107,9 @@ class ScoreFunction(AttentionKind):
     learned: Learned = nothing
     """A function from d_k to the learned parameters by name."""
 
-    def scores(self, query: "Array", key: "Array", **learned: "Array") -> "Array":
-        """Return the scores."""
-        return self.load()(query, key, **learned)
-
-    def score_parameters(self, d_k: int) -> Mapping[str, Parameter]:
-        """Return the learned parameters of a map."""
-        return self.learned(d_k)
-
-    def load(self) -> Any:
-        """Return the function."""
-        return load_named(self.function) if isinstance(self.function, str) else self.function
+    def score_function(self, title: str) -> Entry:
+        """Return the function with its parameters."""
+        return Entry(self.function, self.learned, title=title)
 
 
 def attention_kind(part: Any, title: str) -> Entry:

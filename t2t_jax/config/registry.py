@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from functools import cache
 from operator import index
 from pathlib import Path
@@ -287,8 +287,9 @@ class Registry(dict[str, Row]):
             raise UserError(f"{title} is a built-in name; register yours under another name")
         if isinstance(part, type):
             check_entry_class(title, part)
-        else:
-            self._adapted(part, title)  # refuses a part of a wrong form
+        # Refuse a part of a wrong form, unless it is a class whose parameters need values.
+        if not isinstance(part, type) or all(x.default is not MISSING for x in fields(part)):
+            self._adapted(_with_arguments(part, title, {}), title)
         new, previous = Registered(title, part, _caller_file()), self.registered_parts.get(name)
         if previous and not _is_same(previous, new):
             if not replace:

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from t2t_jax.config import AttentionConfig
+from t2t_jax.config.attention_kinds import AttentionKind
 from t2t_jax.errors import UserError, in_one_line
 from t2t_jax.functional.masks import attention_mask
 from t2t_jax.modules.attention import Context, MultiHeadAttention, join_projections
@@ -23,27 +24,29 @@ _TOLERANCE = 1e-4  # float32 sums in another order differ by about 1e-6
 
 
 @cache
-def attention_problem(config: AttentionConfig, executes: bool) -> str | None:
+def attention_problem(config: AttentionConfig, kind: AttentionKind, executes: bool) -> str | None:
     """Return what is wrong with the `combine` of a registered kind; None if nothing is.
 
     Args:
       config: an attention of the model; the check replaces its d_model by a small one.
+      kind: the kind of `config`, for the cache of results.
       executes: whether to execute the functions; False only traces and differentiates them.
     """
-    if not config.combination or not (title := config.combination.title):
+    title = config.combination.title if config.combination else ""
+    if not title:
         return None
     module = MultiHeadAttention(replace(config, d_model=_WIDTH, dropout_rate=0.0))
+    results = jax.jit(partial(_results, module))
     rng = np.random.default_rng(0)
     x = rng.standard_normal((*_SEGMENTS.shape, _WIDTH), np.float32)
     try:
         shapes = jax.eval_shape(module.init, jax.random.key(0), x)["params"]
         params = jax.tree.map(lambda p: rng.normal(size=p.shape).astype(np.float32), shapes)
         if not executes:
-            jax.eval_shape(partial(_results, module), params, x)
+            jax.eval_shape(results, params, x)
             return None
         with jax.default_matmul_precision("highest"):
-            results = jax.jit(_results, static_argnums=0)(module, params, x)
-        outputs, gradients = jax.device_get(results)
+            outputs, gradients = jax.device_get(results(params, x))
     except UserError as error:
         return str(error)
     except Exception as error:
@@ -81,7 +84,8 @@ def _results(
     cache: Any = empty_cache("transposed", module.config, 1, rows, length, x.dtype)[0]
     outputs = []
     for index in range(length):
-        context = Context(mask=(jnp.arange(length) <= index)[None, None, None], layer=_LAYER)
+        mask = jnp.broadcast_to(jnp.arange(length) <= index, (rows, 1, 1, length))
+        context = Context(mask=mask, layer=_LAYER)
         arguments = x[:, index : index + 1], cache, index, context
         output, cache = cast(Any, module.apply({"params": joined}, *arguments, method="step"))
         outputs.append(output)

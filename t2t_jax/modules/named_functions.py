@@ -127,7 +127,7 @@ def function_problems(config: Config, *, executes: bool = True) -> Iterator[str]
             if problem := _problem(entry, _AXES[use], _RULES[name], config.model, executes):
                 yield problem
     for attention in {attention for stack in config.model.stacks for attention in stack.attentions}:
-        if problem := attention_problem(attention, executes):
+        if problem := attention_problem(attention, attention.kind, executes):
             yield problem
 
 

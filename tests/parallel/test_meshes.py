@@ -29,6 +29,7 @@ from t2t_jax.parallel.mesh import (
 )
 from t2t_jax.training.state import abstract_state, create_state, init_state
 from t2t_jax.training.step import compile_train_step, train_step
+from tests.examples.loading import load_example
 from tests.programs import run_python
 from tests.refusals import refused
 from tests.tiny import tiny_sizes
@@ -171,7 +172,7 @@ _VARIANT = {
     "model__position": "relative_bias",
     "model__num_kv_heads": 4,
     "model__attention_window": 3,
-    "model__score_function": "additive",
+    "model__attention_kind": "additive",
     "model__d_k": 8,  # a norm of fewer numbers would amplify rounding
     "model__attention_bias": True,
     "model__query_key_norm": True,
@@ -189,6 +190,13 @@ _ENCODER = {
 }
 _FAMILIES = {
     "variant": _VARIANT,
+    "gated": {"model__attention_kind": "gated_attention", "model__num_kv_heads": 4},
+    "differential": {
+        "model__attention_kind": "differential_attention",
+        "model__position": "alibi",
+        "model__num_kv_heads": 4,
+        "model__d_v": 8,
+    },
     "decoder": {"model__architecture": "decoder_only", "model__prefix_attention": True},
     "encoder": {**_ENCODER, "model__output_bias": True},
     "images": {
@@ -203,6 +211,7 @@ _FAMILIES = {
 
 
 def family(name):
+    load_example("own_attention")
     run = OnOneDevice(24, **_FAMILIES[name])
     run.compare(data=2, fsdp=2, tensor=2, tokens_per_device=TOKENS_IN_TWO_ROWS)
     run.compare(backend="pmap", data=8)
