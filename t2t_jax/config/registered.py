@@ -60,7 +60,8 @@ def with_parts(config: "Config", parts: Mapping[str, object]) -> "Config":
             is_entry = is_dataclass(part) and not isinstance(part, type)
             definition: Any = type(part) if is_entry else part
             name = snake_case(getattr(definition, "__name__", ""))
-            is_free = name.isidentifier() and name not in registry.names
+            is_name = name.isascii() and name.isidentifier() and name[0].isalpha()
+            is_free = is_name and name not in registry.names
             name = name if is_free else f"own_{registry.kind}"
             registry.register(name, definition, replace=True)
             part = part if is_entry else name

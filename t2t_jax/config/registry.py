@@ -468,7 +468,7 @@ def _is_same(previous: Registered, new: Registered) -> bool:
         return previous.source.is_alike(new.source.text)
     try:
         return bool(definition(previous.part) == definition(new.part))
-    except ValueError:  # of arrays
+    except (TypeError, ValueError):  # of arrays
         return previous.part is new.part
 
 

@@ -3,12 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from t2t_jax.config import Config
 from t2t_jax.config.field_types import check_callable
-from t2t_jax.config.tables import LOSSES
 from t2t_jax.errors import UserError, quote
 from t2t_jax.run.hooks import Hook
-from t2t_jax.training.objective import MetricsFunction, Objective, name_of
+from t2t_jax.training.objective import MetricsFunction, name_of
 
 
 @dataclass(frozen=True)
@@ -32,10 +30,6 @@ class RunParts:
             check_callable(f"metrics={quote(self.metrics)}", self.metrics, "outputs, batch")
         for index, hook in enumerate(self.hooks):
             check_callable(f"hooks[{index}]={quote(hook)}", hook, "step, metrics, state")
-
-    def objective(self, config: Config) -> Objective:
-        """Return what a step minimizes and measures."""
-        return Objective(LOSSES[config.training.loss].function, self.metrics)
 
     def names(self) -> str:
         """Return the names of the functions, which all processes share."""

@@ -51,7 +51,7 @@ from t2t_jax.training.origin import Identity
 from t2t_jax.training.recipe import make_optimizer
 from t2t_jax.training.settling import settled
 from t2t_jax.training.state import TrainState
-from t2t_jax.training.step import abstract_batch, check_objective, training_mesh
+from t2t_jax.training.step import abstract_batch, check_functions, training_mesh
 from t2t_jax.training.step_memory import TrainingMemory, check_memory
 
 
@@ -159,7 +159,7 @@ def make_plan(config: Config, workdir: Path, parts: RunParts = NO_PARTS) -> Plan
     model = make_model(config, len(vocabulary), mesh)
     shape = max(batches.shapes)
     batch = abstract_batch(_layout(config, mesh, shape), model.example(), *shape[1:])
-    check_objective(config, model, mesh, batch, parts.objective(config))
+    check_functions(config, model, mesh, batch, parts.metrics)
     return Plan(
         workdir=workdir,
         config=config,

@@ -135,9 +135,7 @@ def _train(
     state, progress = run.state, run.progress
     step = start = int(state.step)
     pause = run.last_step if until is None else max(start, min(run.last_step, until))
-    train_step = compile_train_step(
-        run.config, run.model, run.mesh, run.parts.objective(run.config)
-    )
+    train_step = compile_train_step(run.config, run.model, run.mesh, run.parts.metrics)
     scored_steps = {record["step"] for record in run.log.history.evaluations}
     if start and _evaluates(run, start) and start not in scored_steps:
         with progress.during(EVALUATION):  # a signal or a kill interrupted this evaluation

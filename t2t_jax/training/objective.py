@@ -17,7 +17,8 @@ from jaxtyping import Array, Float, Float32, Int, Key
 
 from t2t_jax.batch import Batch
 from t2t_jax.config import Config
-from t2t_jax.errors import UserError, in_one_line, quote
+from t2t_jax.config.tables import LOSSES
+from t2t_jax.errors import UserError, quote
 from t2t_jax.kernels.reference import Losses
 from t2t_jax.modules.network import Network
 from t2t_jax.modules.parameters import Parameters
@@ -26,7 +27,6 @@ from t2t_jax.workdir import LOG_FIGURES
 
 LOSS = "loss"
 """The name of the pair of an own loss."""
-_MAX_ERROR = 300  # characters of an exception; those of JAX are long
 
 
 class LossSums(NamedTuple):
@@ -145,48 +145,36 @@ MetricsFunction: TypeAlias = Callable[[Outputs, Batch], Mapping[str, Pair]]
 name."""
 
 
-@dataclass(frozen=True)
-class Objective:
-    """The functions that a step minimizes and measures.
+def step_sums(
+    apply: Apply, batch: Batch, key: Key[Array, ""], metrics: MetricsFunction | None = None
+) -> StepSums:
+    """Compute the sums of a pass, with the loss of the config.
 
-    Attributes:
-      loss: None is the label-smoothed loss of section 5.4 per target token.
-      metrics: read the results of the same call of the model as the paper's loss. With an own loss,
-        they read a further call with dropout by the key of the step, which costs a forward pass.
+    Args:
+      metrics: a function of the results of the same call of the model as the paper's loss. With an
+        own loss, it reads a further call with dropout by `key`, which costs a forward pass.
+
+    Raises:
+      UserError: the result of the loss or of the metrics has another form.
     """
-
-    loss: LossFunction | None = None
-    metrics: MetricsFunction | None = None
-
-    def sums(self, apply: Apply, batch: Batch, key: Key[Array, ""]) -> StepSums:
-        """Compute the sums of a pass.
-
-        Raises:
-          UserError: a function of the user fails, or its result has another form.
-        """
-        pairs, outputs = {}, None
-        if self.loss is not None:
-            result = _called(self.loss, "loss(apply, batch, key)", apply, batch, key)
-            pairs[LOSS] = _pair(result, f"loss {name_of(self.loss)}", "weight")
-            num_tokens = (batch.targets.segments != 0).sum(dtype=jnp.float32)
-            losses = LossSums(jnp.zeros(()), jnp.zeros(()), num_tokens)
-        elif self.metrics is None:
-            losses = loss_sums(apply.losses(batch, key), batch)
-        else:
-            outputs = apply.outputs(batch, key)
-            losses = loss_sums(outputs.losses, batch)
-        if self.metrics is not None:
-            # Not a call of the loss: it may be inside of another transformation, such as a scan.
+    loss = LOSSES[apply.config.training.loss].function
+    outputs, pairs = None, {}
+    if loss is not None:
+        pairs[LOSS] = _pair(loss(apply, batch, key), f"loss {name_of(loss)}", "weight")
+        num_tokens = (batch.targets.segments != 0).sum(dtype=jnp.float32)
+        losses = LossSums(jnp.zeros(()), jnp.zeros(()), num_tokens)
+    elif metrics is None:
+        losses = loss_sums(apply.losses(batch, key), batch)
+    else:
+        outputs = apply.outputs(batch, key)
+        losses = loss_sums(outputs.losses, batch)
+    if metrics is not None:
+        if outputs is None:  # calls of the loss may be inside of another transformation, as a scan
             params = jax.lax.stop_gradient(apply.params)
-            outputs = outputs or replace(apply, params=params).outputs(batch, key)
-            fixed = replace(outputs, losses=jax.lax.stop_gradient(outputs.losses))
-            result = _called(self.metrics, "metrics(outputs, batch)", fixed, batch)
-            pairs |= _named_pairs(result, f"metrics {name_of(self.metrics)}")
-        return StepSums(losses, pairs)
-
-
-PAPER = Objective()
-"""The loss of section 5.4, without further metrics."""
+            outputs = replace(apply, params=params).outputs(batch, key)
+        fixed = replace(outputs, losses=jax.lax.stop_gradient(outputs.losses))
+        pairs |= _named_pairs(metrics(fixed, batch), f"metrics {name_of(metrics)}")
+    return StepSums(losses, pairs)
 
 
 def loss_sums(losses: Losses, batch: Batch) -> LossSums:
@@ -206,19 +194,6 @@ def name_of(function: object) -> str:
     return getattr(function, "__qualname__", type(function).__qualname__)
 
 
-def _called(function: Callable[..., object], form: str, *args: object) -> object:
-    try:
-        return function(*args)
-    except UserError:
-        raise
-    except Exception as error:  # of any kind: it is the user's function
-        reason = in_one_line(f"{type(error).__name__}: {error}")[:_MAX_ERROR]
-        raise UserError(
-            f"{name_of(function)} fails as {form}, with arrays [rows, length] of a traced batch: "
-            f"{reason}"
-        ) from error
-
-
 def _pair(value: object, source: str, divisor: str) -> Pair:
     """Return a pair in float32, or refuse another value."""
     numbers = int | float | np.generic | np.ndarray | jax.Array
@@ -232,17 +207,14 @@ def _pair(value: object, source: str, divisor: str) -> Pair:
     return arrays[0], arrays[1]
 
 
-def _named_pairs(value: object, source: str) -> dict[str, Pair]:
-    if not isinstance(value, Mapping):
-        raise UserError(
-            f"{source} returns {quote(value)}; return a dict of (sum, count) by name, such as "
-            '{"token_accuracy": ((correct * mask).sum(), mask.sum())}'
-        )
-    for name in value:
-        if not re.fullmatch("[A-Za-z][A-Za-z0-9_]*", str(name)) or name in LOG_FIGURES:
-            problem = "which the log already has" if name in LOG_FIGURES else "which is no name"
+def _named_pairs(value: Any, source: str) -> dict[str, Pair]:
+    names = [*value] if isinstance(value, Mapping) else [""]
+    for name in names:
+        if not re.fullmatch("[A-Za-z][A-Za-z0-9_]*", str(name)):
             raise UserError(
-                f"{source} names a metric {quote(name)}, {problem}; use another name, of letters, "
-                "digits and underscores"
+                f"{source} returns {quote(value)}; return a dict of (sum, count) by name, of "
+                'letters, digits and "_": {"token_accuracy": ((correct * mask).sum(), mask.sum())}'
             )
-    return {name: _pair(pair, f"{source} for {name}", "count") for name, pair in value.items()}
+        if name in LOG_FIGURES:
+            raise UserError(f"{source} has the name {name}, as the log itself; use another name")
+    return {name: _pair(value[name], f"{source} for {name}", "count") for name in value}

@@ -23,13 +23,15 @@ from t2t_jax.modules.parameters import Parameters
 from t2t_jax.parallel.jax_settings import compiler_options, fixed_random_bits, random_key
 from t2t_jax.parallel.mesh import BatchLayout, by_rows, make_mesh, replicated
 from t2t_jax.training.objective import (
-    PAPER,
+    LOSS,
     Apply,
     LossSums,
-    Objective,
+    MetricsFunction,
     Pair,
     StepSums,
     loss_sums,
+    name_of,
+    step_sums,
 )
 from t2t_jax.training.optimizer import Optimizer, join_parameters, partition
 from t2t_jax.training.recipe import are_frozen, clipped, make_optimizer, moving_average
@@ -131,11 +133,11 @@ def train_step(
     axis_name: str | None = None,
     mesh: Mesh | None = None,
     finish: Callable[[PyTree], PyTree] = REFERENCE.finish,
-    objective: Objective = PAPER,
+    metrics: MetricsFunction | None = None,
 ) -> tuple[TrainState, StepMetrics]:
     """Update the parameters by one step (sections 5.3 and 5.4).
 
-    The loss is the mean over the target tokens of the global batch, or that of the objective. The
+    The loss is the mean over the target tokens of the global batch, or that of the config. The
     step skips an update whose loss or gradient is not finite: parameters, optimizer state and
     moving average stay unchanged.
 
@@ -146,19 +148,19 @@ def train_step(
       mesh: the devices of the state and the batch, which then reduce the gradients of several
         passes once; None lets the compiler choose.
       finish: wraps new parameters and optimizer state before other code reads them (`kernels_of`).
-      objective: the loss and the metrics.
+      metrics: the user's metrics; see `training.objective`.
 
     Returns:
       The state after the step, and its metrics.
     """
-    compute: _Gradients = partial(_gradient_sums, config, model, objective, axis_name=axis_name)
+    compute: _Gradients = partial(_gradient_sums, config, model, metrics, axis_name=axis_name)
     num_passes = len(batch.targets.tokens)
     if mesh is not None and num_passes > 1 and mesh.shape["data"] > 1:
         compute = _reducing_once(compute, mesh)
     gradients, sums = compute(state.params, state.step, batch)
     weight = sums.loss[1]
     # A batch of padding has the weight 0. The weight of an own loss may be a fraction.
-    is_own = objective.loss is not None
+    is_own = LOSS in sums.pairs
     divisor = jnp.where(weight == 0, 1, weight) if is_own else jnp.maximum(weight, 1)
     gradients = optax.tree.scale(1 / divisor, gradients)
     optimizer = make_optimizer(config, declared_parameters(model))
@@ -168,7 +170,7 @@ def train_step(
 def _gradient_sums(
     config: Config,
     model: Network,
-    objective: Objective,
+    metrics: MetricsFunction | None,
     params: Parameters,
     step: Int32[Array, ""],
     batch: Batch,
@@ -197,7 +199,7 @@ def _gradient_sums(
                 params=join_parameters(fixed, trained) if fixed else trained,
                 first_row=(pass_index * num_parts + part_index) * num_rows,
             )
-            sums = objective.sums(apply, pass_batch, step_key)
+            sums = step_sums(apply, pass_batch, step_key, metrics)
             return sums.loss[0], sums
 
         return jax.grad(total, has_aux=True)(trained)
@@ -286,8 +288,12 @@ _MAX_ERROR = 300  # characters of an exception; those of JAX are long
 _CompiledStep = Callable[[TrainState, Batch], tuple[TrainState, StepMetrics]]
 
 
-def check_objective(
-    config: Config, model: Network, mesh: Mesh, batch: Batch, objective: Objective
+def check_functions(
+    config: Config,
+    model: Network,
+    mesh: Mesh,
+    batch: Batch,
+    metrics: MetricsFunction | None = None,
 ) -> None:
     """Trace a step with functions of the user, without computing it.
 
@@ -297,22 +303,23 @@ def check_objective(
     Raises:
       UserError: a function of the user fails, or its result has another form.
     """
-    parts = registered_parts(config)
-    if objective == PAPER and not parts:
+    titles = [part.title for part in registered_parts(config).values()]
+    titles += [] if metrics is None else [f"metrics {name_of(metrics)}"]
+    if not titles:
         return
-    step = partial(train_step, config, model, mesh=mesh, objective=objective)
+    step = partial(train_step, config, model, mesh=mesh, metrics=metrics)
     try:
         jax.eval_shape(step, abstract_state(config, model, mesh), batch)
     except UserError:
         raise
     except Exception as error:  # of any kind: it is the user's function
-        titles = " and ".join(part.title for part in parts.values())
         reason = in_one_line(f"{type(error).__name__}: {error}")[:_MAX_ERROR]
-        raise UserError(f"a training step with {titles} fails: {reason}; fix it") from error
+        message = f"a training step with {' and '.join(titles)} fails: {reason}; fix it"
+        raise UserError(message) from error
 
 
 def compile_train_step(
-    config: Config, model: Network, mesh: Mesh, objective: Objective = PAPER
+    config: Config, model: Network, mesh: Mesh, metrics: MetricsFunction | None = None
 ) -> _CompiledStep:
     """Compile `train_step` for a mesh that splits batches by rows.
 
@@ -320,7 +327,7 @@ def compile_train_step(
     result is a `jax.jit` function with `compiler_options`, which can also be lowered.
     """
     finish = kernels_of(mesh, config.model.dtype).finish
-    step = partial(train_step, config, model, finish=finish, objective=objective)
+    step = partial(train_step, config, model, finish=finish, metrics=metrics)
     if config.parallel.backend == "pmap":
         return _with_pmap(step, mesh)
     shards = state_shardings(config, model, mesh)

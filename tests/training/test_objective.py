@@ -9,12 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from t2t_jax.config.registered import with_parts
+from t2t_jax.config.tables import LOSSES
 from t2t_jax.errors import UserError
 from t2t_jax.modules.models import make_model
 from t2t_jax.parallel.mesh import batch_layout, make_mesh
-from t2t_jax.training.objective import Objective
 from t2t_jax.training.state import abstract_state, create_state, init_state
-from t2t_jax.training.step import abstract_batch, check_objective, compile_train_step
+from t2t_jax.training.step import abstract_batch, check_functions, compile_train_step
 from tests.parallel.test_meshes import make_batch, make_config, on_eight_devices
 
 
@@ -64,8 +65,19 @@ def calm(tiny):
     return tiny.changed(model__dropout_rate=0.3, **fields)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def losses():
+    yield
+    LOSSES.forget()
+
+
+def _compiled(run, loss=None, metrics=None):
+    run = run._replace(config=with_parts(run.config, {"training.loss": loss}))
+    return compile_train_step(*run, metrics)
+
+
 def _losses(run, batch, *functions, tokens=None, **options):
-    step = compile_train_step(*run, Objective(*functions))
+    step = _compiled(run, *functions)
     return _trained(step, create_state(*run), run.put(batch, tokens), **options)
 
 
@@ -124,11 +136,12 @@ def on_meshes():
         {"data": 8, "backend": "pmap", "tokens_per_device": 8},
     ):
         config = make_config(24, **{f"parallel__{name}": n for name, n in parallel.items()})
+        config = with_parts(config, {"training.loss": r_drop})
         mesh = make_mesh(config.parallel, jax.devices()[: 8 if results else 1])
         model = make_model(config, 24, mesh)
         shards = jax.tree.map(lambda x: x.sharding, abstract_state(config, model, mesh))
         layout = batch_layout(mesh, 13, 8, config.parallel.tokens_per_device)
-        step = compile_train_step(config, model, mesh, Objective(r_drop, accuracy))
+        step = compile_train_step(config, model, mesh, accuracy)
         results.append(_trained(step, jax.device_put(start, shards), layout.put(make_batch(24))))
     for result in results[1:]:
         _assert_near(result, results[0])
@@ -141,7 +154,7 @@ def test_devices_change_no_loss_metric_and_parameter_dropout_included():
 
 def test_the_decoder_runs_once_for_metrics_and_logits_only_if_they_are_read(tiny, batch):
     def matmuls(*functions):
-        step = compile_train_step(*tiny, Objective(*functions))
+        step = _compiled(tiny, *functions)
         text = step.lower(abstract_state(*tiny), tiny.put(batch)).as_text()
         return len(re.findall("dot_general", text))
 
@@ -167,22 +180,20 @@ _PAIR = jnp.ones(()), 2.0
         ((_returning(_PAIR[0]),), r"^loss _returning.* returns .*; return \(sum, weight\), two sc"),
         ((_returning((jnp.ones(3), 1)),), r"return \(sum, weight\), two scalars"),
         ((_returning((1, "a")),), r"return \(sum, weight\), two scalars"),
-        ((_failing,), r"^_failing fails as loss\(apply, batch, key\), .*: KeyError: 'absent'"),
+        ((_failing,), r"^a training step with loss 'own_loss' fails: KeyError: 'absent'; fix"),
         ((None, _returning(_PAIR)), r"^metrics .* return a dict of \(sum, count\) by name"),
         ((None, _returning({"a": 1})), r"for a returns 1; return \(sum, count\), two scalars"),
-        ((None, _returning({"a b": _PAIR})), "metric 'a b', which is no name; use another"),
-        (
-            (None, _returning({"perplexity": _PAIR})),
-            "'perplexity', which the log already has",
-        ),
-        ((None, lambda outputs, batch: outputs.scores), "AttributeError: 'Outputs' object has no"),
+        ((None, _returning({"a b": _PAIR})), r"{'a b': .* by name, of letters, digits"),
+        ((None, _returning({"perplexity": _PAIR})), "the name perplexity, as the log itself; use"),
+        ((None, lambda outputs, batch: outputs.scores), "with metrics .* fails: Attribute"),
     ],
 )
 def test_a_function_of_another_form_is_refused(tiny, functions, message):
     shapes = abstract_batch(batch_layout(tiny.mesh, 8, 6), tiny.model.example(), 6, 5)
-    check_objective(*tiny, shapes, Objective(_returning(_PAIR), _returning({"a": _PAIR})))
+    loss, metrics = (*functions, None)[:2]
+    run = tiny._replace(config=with_parts(tiny.config, {"training.loss": loss}))
     with pytest.raises(UserError, match=message):
-        check_objective(*tiny, shapes, Objective(*functions))
+        check_functions(*run, shapes, metrics)
 
 
 if __name__ == "__main__":
