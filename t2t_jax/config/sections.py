@@ -71,9 +71,9 @@ class DataConfig(Section):
     """Temperature T for mixing corpora: the share of a corpus with n pairs is proportional to its
     weight times n^(1/T). None repeats each corpus in an epoch as often as its weight."""
     fields: tuple[str, ...] = field(default=(), metadata=NOT_EXPORTED)
-    """Names of the source and target fields in JSON lines or Parquet files, such as translation.en
-    translation.de, or the name of the one text field. The default is the two language codes, or
-    "text"."""
+    """Names of the source and target fields in JSON lines, Parquet files or dicts from Python,
+    such as translation.en translation.de, or the name of the one text field. The default is the two
+    language codes, "text", or "text label"."""
     window: int = field(default=16, metadata=NOT_EXPORTED | within(1, 10_000))
     """Number of pieces (about 100,000 pairs each) that the shard reader shuffles together."""
     dev_lines: int = field(default=0, metadata=NOT_EXPORTED | within(0, 1_000_000))

@@ -160,7 +160,8 @@ def fields_of(config: DataConfig, default: tuple[str, ...]) -> tuple[str, ...]:
     """Return the names of the fields of a line: `config.fields`, or `default` if it is empty."""
     if len(default) == 1 and config.documents == "paragraphs":
         raise UserError(
-            "data.documents='paragraphs' is not for shards or one file: a line is a document"
+            "data.documents='paragraphs' is not for shards, one file or data from Python: a line "
+            "or row is a document"
         )
     fields = config.fields or default
     if len(fields) != len(default):
