@@ -14,16 +14,11 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import TypeAlias
 
-import numpy as np
-from jax.sharding import Mesh
-
-from t2t_jax.config import DecodingConfig
 from t2t_jax.decoding.programs import Search, SearchInputs, Sizes
 from t2t_jax.decoding.row_group import RowGroup, Sentence
-from t2t_jax.decoding.scheduler import length_bucket, num_groups, strategy_of
-from t2t_jax.decoding.search.constraints import UNCONSTRAINED, Constraints
+from t2t_jax.decoding.scheduler import length_bucket, num_groups
 from t2t_jax.decoding.search.hypotheses import SearchResult
-from t2t_jax.modules import decoding_model, interceptors, parameters
+from t2t_jax.modules import interceptors
 from t2t_jax.parallel.mesh import row_parts
 
 _FEW_ROWS = 4
@@ -110,27 +105,16 @@ class OpenSearch:
     """
 
     def __init__(
-        self,
-        model: decoding_model.DecodingModel,
-        decoding: DecodingConfig,
-        params: parameters.Parameters,
-        mesh: Mesh,
-        *,
-        limits: Limits,
-        seed: int = 0,
-        constraints: Constraints = UNCONSTRAINED,
+        self, search: Search, inputs: SearchInputs, max_extra_length: int, limits: Limits
     ) -> None:
         """Start the background threads.
 
         Args:
-          decoding: the settings; `max_extra_length` limits the length of outputs.
-          params: the parameters, from `DecodingModel.prepare`.
+          max_extra_length: the most tokens by which an output may be longer than its source.
         """
         self.limits = limits
-        self._extra_length = decoding.max_extra_length
-        self._search = Search(model, strategy_of(decoding, num_best=1), mesh, 1)
-        self._inputs = SearchInputs(params, np.uint32(seed), constraints)
-        num_parts = row_parts(mesh)
+        self._extra_length, self._search, self._inputs = max_extra_length, search, inputs
+        num_parts = row_parts(search.mesh)
         self._rows = -(-self.limits.rows // num_parts) * num_parts
         eighth, quarter = (-(-self._rows // (n * num_parts)) * num_parts for n in (8, 4))
         # With at most `_FEW_ROWS` rows, a smaller program would save almost no time.
@@ -139,11 +123,11 @@ class OpenSearch:
         self._batch_sizes = tuple(sorted({num_parts, quarter, self._rows}))
         shortest, longest = length_bucket(1), length_bucket(self.limits.max_length)
         self._buckets = tuple(shortest << n for n in range((longest // shortest).bit_length()))
-        self._prefix_length = constraints.prompt_length
+        self._prefix_length = inputs.constraints.prompt_length
         self._queue: list[_Request] = []  # a heap
         self._queue_changed = threading.Condition()
         self._closed, self._num_requests = False, 0
-        group_indices = range(num_groups(self._rows, mesh))
+        group_indices = range(num_groups(self._rows, search.mesh))
         self._live: list[dict[int, _Request]] = [{} for _ in group_indices]
         serve = interceptors.in_other_thread(self._serve)
         self._threads = [

@@ -15,15 +15,13 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import chain, zip_longest
 
-import numpy as np
 from jax.sharding import Mesh
 
 from t2t_jax.batch import EOS_ID
 from t2t_jax.config import DecodingConfig
 from t2t_jax.decoding import programs, row_group
 from t2t_jax.decoding.search import hypotheses, strategies
-from t2t_jax.decoding.search.constraints import UNCONSTRAINED, Constraints
-from t2t_jax.modules import decoding_model, interceptors, parameters
+from t2t_jax.modules import interceptors
 from t2t_jax.parallel.mesh import row_parts
 from t2t_jax.system.signals import safe_point
 
@@ -49,21 +47,15 @@ def strategy_of(decoding: DecodingConfig, num_best: int = 1) -> strategies.Strat
 
 
 def decode(
-    model: decoding_model.DecodingModel,
+    search: programs.Search,
+    inputs: programs.SearchInputs,
     decoding: DecodingConfig,
-    params: parameters.Parameters,
-    mesh: Mesh,
     sentences: Sequence[row_group.Sentence],
-    num_best: int = 1,
-    seed: int = 0,
-    constraints: Constraints = UNCONSTRAINED,
 ) -> Iterator[tuple[int, hypotheses.SearchResult]]:
     """Decode sentences, longest first; a new sentence takes the row of an ended one.
 
     Args:
       decoding: `tokens_per_batch` limits the number of rows, and `max_extra_length` the outputs.
-      params: the parameters, from `DecodingModel.prepare`.
-      mesh: the devices of the parameters.
 
     Yields:
       The index of each sentence and its hypotheses `[num_best, t]`, as sentences end.
@@ -71,7 +63,7 @@ def decode(
     Raises:
       ValueError: the limit of a sentence exceeds its length plus `max_extra_length`.
     """
-    max_extra = decoding.max_extra_length
+    max_extra, mesh = decoding.max_extra_length, search.mesh
     if any(sentence.limit > sentence.length + max_extra for sentence in sentences):
         raise ValueError(f"an output may have at most {max_extra} tokens more than its source")
     longest_first = sorted(range(len(sentences)), key=lambda index: -sentences[index].length)
@@ -80,9 +72,7 @@ def decode(
     width = length_bucket(longest_prefix) if longest_prefix else 0
     all_sizes = [sizes._replace(prefix_length=width) for sizes in plan(lengths, decoding, mesh)]
     queue = deque(zip(longest_first, all_sizes, strict=True))
-    search = programs.Search(model, strategy_of(decoding, num_best), mesh, num_best)
     num_rows = _num_rows(length_bucket(max(lengths, default=0)), decoding)
-    inputs = programs.SearchInputs(params, np.uint32(seed), constraints)
     new_group = partial(row_group.RowGroup, search, inputs)
     groups = [_decode_group(new_group, queue, sentences) for _ in range(num_groups(num_rows, mesh))]
     for results in chain.from_iterable(zip_longest(*groups, fillvalue=[])):

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
 from t2t_jax.config import Config, DecodingConfig, ModelConfig, sections
@@ -17,9 +18,9 @@ from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding import forbidden, long_lines
 from t2t_jax.decoding.arguments import check_num_best, texts, whole_number
 from t2t_jax.decoding.open_search import Limits, OpenSearch
-from t2t_jax.decoding.programs import check_search_memory
+from t2t_jax.decoding.programs import Search, SearchInputs, check_search_memory
 from t2t_jax.decoding.row_group import Sentence
-from t2t_jax.decoding.scheduler import decode, plan
+from t2t_jax.decoding.scheduler import decode, plan, strategy_of
 from t2t_jax.decoding.search.hypotheses import SearchResult
 from t2t_jax.errors import DivergedError, UserError
 from t2t_jax.modules.decoding_model import DecodingModel, TokenSources
@@ -403,12 +404,10 @@ class Translator:
         lengths = sorted((sentence.length for sentence in sentences), reverse=True)
         for sizes in plan(lengths, decoding, self.mesh)[:1]:  # the longest sentences need the most
             check_search_memory(self.model, len(self.vocabulary), decoding, sizes, self.mesh)
-        params, prefix = self.prepared(decoding.quantize), self.vocabulary.target_begin
+        search, inputs = self._program(decoding, num_best, seed)
+        prefix = self.vocabulary.target_begin
         sentences = [s if s.prefix else s._replace(prefix=prefix) for s in sentences]
-        constraints = forbidden.constraints_of(decoding, self.vocabulary)
-        yield from decode(
-            self.model, decoding, params, self.mesh, sentences, num_best, seed, constraints
-        )
+        yield from decode(search, inputs, decoding, sentences)
 
     def open_search(self, decoding: DecodingConfig, limits: Limits, *, seed: int = 0) -> OpenSearch:
         """Start a search that accepts sentences at any time; the caller has to close it.
@@ -417,15 +416,16 @@ class Translator:
         translator from `between`.
         """
         self.check_process()
-        return OpenSearch(
-            self.model,
-            decoding,
-            self.prepared(decoding.quantize),
-            self.mesh,
-            limits=limits,
-            seed=seed,
-            constraints=forbidden.constraints_of(decoding, self.vocabulary),
-        )
+        search, inputs = self._program(decoding, 1, seed)
+        return OpenSearch(search, inputs, decoding.max_extra_length, limits)
+
+    def _program(
+        self, decoding: DecodingConfig, num_best: int, seed: int
+    ) -> tuple[Search, SearchInputs]:
+        """Return the static arguments and the arrays of a search."""
+        constraints = forbidden.constraints_of(decoding, self.vocabulary)
+        inputs = SearchInputs(self.prepared(decoding.quantize), np.uint32(seed), constraints)
+        return Search(self.model, strategy_of(decoding, num_best), self.mesh, num_best), inputs
 
     def read(self, best: SearchResult, line_number: int = 1) -> list[Hypothesis]:
         """Decode the text of a sentence's hypotheses, without empty slots.

@@ -11,8 +11,10 @@ from t2t_jax.config import DecodingConfig
 from t2t_jax.decoding import row_group
 from t2t_jax.decoding.forbidden import constraints_of
 from t2t_jax.decoding.open_search import ClosedError, Limits, OpenSearch, QueueFullError
+from t2t_jax.decoding.programs import Search, SearchInputs
 from t2t_jax.decoding.row_group import Sentence
-from t2t_jax.decoding.scheduler import decode
+from t2t_jax.decoding.scheduler import decode, strategy_of
+from t2t_jax.decoding.search.constraints import UNCONSTRAINED
 from t2t_jax.errors import UserError
 from tests.decoding.random_models import sentences
 from tests.selection import thorough_after
@@ -26,16 +28,18 @@ def params(tiny):
     return tiny.model.prepare(tiny.params, "none")
 
 
+def _search(tiny, beam_size):
+    return Search(tiny.model, strategy_of(DecodingConfig(beam_size=beam_size)), tiny.mesh, 1)
+
+
 @pytest.fixture
 def opened(tiny, params):
     """A function that opens a search; it is closed after the test."""
     searches = []
 
-    def open_(beam_size=1, **options):
-        decoding = DecodingConfig(beam_size=beam_size, max_extra_length=_EXTRA)
-        limits = options.pop("limits", _LIMITS)
-        what = tiny.model, decoding, params, tiny.mesh
-        searches.append(OpenSearch(*what, limits=limits, **options))
+    def open_(beam_size=1, limits=_LIMITS, constraints=UNCONSTRAINED):
+        inputs = SearchInputs(params, np.uint32(0), constraints)
+        searches.append(OpenSearch(_search(tiny, beam_size), inputs, _EXTRA, limits))
         return searches[-1]
 
     yield open_
@@ -63,7 +67,8 @@ def sources(tiny):
 def _closed(tiny, params, sources, beam_size):
     decoding = DecodingConfig(beam_size=beam_size, max_extra_length=_EXTRA)
     sentences = [Sentence(tokens, len(tokens) + _EXTRA, 0) for tokens in sources]
-    found = dict(decode(tiny.model, decoding, params, tiny.mesh, sentences, 1))
+    inputs = SearchInputs(params, np.uint32(0))
+    found = dict(decode(_search(tiny, beam_size), inputs, decoding, sentences))
     return [found[index] for index in range(len(sources))]
 
 

@@ -516,22 +516,6 @@ def test_samples_report_the_log_probability_under_the_model_itself(how):
     )
 
 
-@pytest.mark.parametrize(
-    ("strategy", "settings", "message"),
-    [
-        (Sampling, {"temperature": 0.0}, "no distribution"),
-        (Sampling, {"top_k": -1}, "no distribution"),
-        (Sampling, {"top_p": 0.0}, "no distribution"),
-        (Sampling, {"top_p": 1.1}, "no distribution"),
-        (BeamSearch, {"beam_size": 0, "alpha": 0.6, "num_best": 0}, "cannot search"),
-        (BeamSearch, {"beam_size": 2, "alpha": -0.1, "num_best": 2}, "cannot search"),
-    ],
-)
-def test_impossible_settings_are_refused(strategy, settings, message):
-    with pytest.raises(ValueError, match=message):
-        strategy(EOS, **settings)
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize("clock", [0, 7, 2**31 - 2])
 @pytest.mark.parametrize("searching", [[True, False], [False, False]])

@@ -13,7 +13,7 @@ from t2t_jax.batch import BOS_ID, EOS_ID, Batch, one_a_row
 from t2t_jax.config import Config
 from t2t_jax.decoding.programs import Search, SearchInputs, Sizes
 from t2t_jax.decoding.row_group import RowGroup, Sentence
-from t2t_jax.decoding.scheduler import decode
+from t2t_jax.decoding.scheduler import decode, strategy_of
 from t2t_jax.decoding.search.strategies import Greedy
 from t2t_jax.modules.cached_decoding import TransformerDecoding
 from t2t_jax.modules.network import declared_parameters
@@ -112,8 +112,9 @@ def test_a_search_needs_only_the_lengths_of_sources(listener, beam_size):
     sentences = [Sentence(source, len(source) + _EXTRA, n) for n, source in enumerate(sources)]
     model, mesh = TransformerDecoding(network), make_mesh(_CONFIG.parallel, jax.devices()[:1])
     decoding = _CONFIG.replace({"decoding.beam_size": beam_size}).decoding
-    prepared = model.prepare(params, "none")
-    found = dict(decode(model, decoding, prepared, mesh, sentences))
+    search = Search(model, strategy_of(decoding), mesh, 1)
+    inputs = SearchInputs(model.prepare(params, "none"), np.uint32(0))
+    found = dict(decode(search, inputs, decoding, sentences))
     assert sorted(found) == [0, 1, 2, 3, 4]
     outputs = [found[n].tokens[0, : found[n].lengths[0]].tolist() for n in range(5)]
     assert len({tuple(output) for output in outputs}) > 1

@@ -81,11 +81,6 @@ class Sampling(Greedy):
     top_p: float = 1.0
     needs_keys: bool = field(default=True, init=False)
 
-    def __post_init__(self) -> None:
-        """Check that there are tokens to sample from."""
-        if self.temperature <= 0 or self.top_k < 0 or not 0 < self.top_p <= 1:
-            raise ValueError(f"there is no distribution for {self}")
-
     def choose(
         self, state: SearchState, logits: NextLogits
     ) -> tuple[Int32[Array, "b 1"], Float32[Array, "b 1"]]:
@@ -139,12 +134,6 @@ class BeamSearch:
     def offset(self) -> float:
         """Return the constant that the length penalty adds to lengths."""
         return 0.0 if self.transformers_rule else hypotheses.WU_OFFSET
-
-    def __post_init__(self) -> None:
-        """Check the settings."""
-        # With alpha < 0, the score would not be highest at the limit, as `extend` assumes.
-        if not 1 <= self.num_best <= self.beam_size or self.alpha < 0:
-            raise ValueError(f"cannot search with {self}")
 
     def extend(self, state: SearchState, logits: NextLogits) -> Extended:
         """Extend the live hypotheses of each sentence by one token, and keep the best."""
