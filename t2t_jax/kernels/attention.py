@@ -25,12 +25,9 @@ quadratic array that cuDNN keeps. At the limit, it takes half a gigabyte in 16 b
 class Inputs(NamedTuple):
     """Inputs of attention with scaled dot products and without a bias; see `Form`."""
 
-    query: Float[Array, "b q h d_k"]
-    """Queries of each head."""
-    key: Float[Array, "b k groups d_k"]
-    """Keys of each head, or of each group of heads that share keys and values."""
-    value: Float[Array, "b k groups d_v"]
-    """Values of each head or group."""
+    query: reference.Queries
+    key: reference.Keys
+    value: reference.Values
     mask: Bool[Array, "#b #h #q k"] | SegmentMask | None
     """True where the query may attend to the key; None allows all pairs."""
     scale: float | None
@@ -68,9 +65,9 @@ class FastAttention:
 
     def __call__(
         self,
-        query: Float[Array, "b q h d_k"],
-        key: Float[Array, "b k groups d_k"],
-        value: Float[Array, "b k groups d_v"],
+        query: reference.Queries,
+        key: reference.Keys,
+        value: reference.Values,
         mask: Bool[Array, "#b #h #q k"] | SegmentMask | None = None,
         bias: DistanceBias | None = None,
         *,
@@ -165,11 +162,7 @@ def cudnn_form(inputs: Inputs) -> Heads | None:
     return fused_attention(query, key, value, dense_mask, scale)
 
 
-def is_fused(
-    query: Float[Array, "b q h d_k"],
-    key: Float[Array, "b k groups d_k"],
-    value: Float[Array, "b k groups d_v"],
-) -> bool:
+def is_fused(query: reference.Queries, key: reference.Keys, value: reference.Values) -> bool:
     """Return whether cuDNN's fused attention supports arrays of these shapes and dtypes.
 
     cuDNN needs 16-bit floats and equal head widths: a multiple of 8, at most 128. Its derivatives

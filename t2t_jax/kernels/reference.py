@@ -32,6 +32,13 @@ Score: TypeAlias = Callable[
 SCALED_PRODUCT: Score = ScaledProducts()
 """The paper's score function: the scaled dot product."""
 
+Queries: TypeAlias = Float[Array, "b q h d_k"]
+"""Queries of each head."""
+Keys: TypeAlias = Float[Array, "b k groups d_k"]
+"""Keys of each head, or of each group of heads that share keys and values."""
+Values: TypeAlias = Float[Array, "b k groups d_v"]
+"""Values of each head, or of each group of heads."""
+
 DistanceBias: TypeAlias = Callable[[Int[Array, "q k"]], Float32[Array, "h q k"]]
 """Maps `masks.distances` to the bias that relative positions add to the scores of each head."""
 
@@ -49,9 +56,9 @@ CacheLayout: TypeAlias = Literal["transposed", "in_order", "stacked"]
 
 
 def attention(
-    query: Float[Array, "b q h d_k"],
-    key: Float[Array, "b k groups d_k"],
-    value: Float[Array, "b k groups d_v"],
+    query: Queries,
+    key: Keys,
+    value: Values,
     mask: Bool[Array, "#b #h #q k"] | masks.SegmentMask | None = None,
     bias: DistanceBias | None = None,
     *,
@@ -63,9 +70,6 @@ def attention(
     """Compute attention (equation 1) of every head.
 
     Args:
-      query: queries of each head.
-      key: keys of each head, or of each group of heads that share keys and values.
-      value: values of each head or group of heads.
       mask: True where a query may attend to a key; None allows all pairs. A `SegmentMask` lets fast
         presets use memory linear in the row length, for scaled dot products without a bias.
       bias: maps distances to a bias of the scores.

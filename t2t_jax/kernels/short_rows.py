@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int8
 
+from t2t_jax.kernels.reference import Keys, Queries, Values
 from t2t_jax.parallel.axes import HEADS, in_parts, is_divided
 
 _MAX_LENGTH = 64
@@ -30,12 +31,7 @@ _Arrays: TypeAlias = tuple[_Heads, _Heads, _Heads, Int8[Array, "b 1 q k"]]
 """Queries, keys, values and the mask."""
 
 
-def fits(
-    query: Float[Array, "b q h d_k"],
-    key: Float[Array, "b k groups d_k"],
-    value: Float[Array, "b k groups d_v"],
-    mask: Bool[Array, "b #h #q k"],
-) -> bool:
+def fits(query: Queries, key: Keys, value: Values, mask: Bool[Array, "b #h #q k"]) -> bool:
     """Return whether the kernels for short rows support these arrays and this mask.
 
     cuDNN must support the arrays too. The mesh must be known (`parallel.axes.on_mesh`).

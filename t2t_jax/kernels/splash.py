@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Shaped
 
 from t2t_jax.functional.masks import SegmentMask
+from t2t_jax.kernels.reference import Queries, Values
 from t2t_jax.parallel.axes import HEADS, in_parts, is_divided
 
 _MAX_BLOCK = 512
@@ -25,9 +26,7 @@ _MAX_LENGTH = 1 << 16
 _ROWS = "batch", "length"
 
 
-def takes(
-    query: Float[Array, "b q h d_k"], value: Float[Array, "b k groups d_v"], mask: SegmentMask
-) -> bool:
+def takes(query: Queries, value: Values, mask: SegmentMask) -> bool:
     """Return whether the splash kernel supports these arrays and this mask on TPUs.
 
     The compiler cannot split this kernel over devices. So the mesh must be known
