@@ -66,6 +66,7 @@ class Batches:
             )
         self._seed, self._config, self._rows_of = seed, config, rows_of
         self._form = row_form(content, config)
+        self._is_one_window = self.parts.same_epochs and len(self.parts) <= self.parts.window
         # Two windows, because prefetching threads work on both sides of a window's end.
         self._open_part = Memo(self._open, 2 * self.parts.window)
         self._order = Memo(self._make_order, 2 * self.parts.window)
@@ -79,10 +80,6 @@ class Batches:
         self._shapes = [self.parts.shape(shape, max_examples) for shape in self._form.shapes]
         self.steps_per_epoch = self._windows(0)[-1].end
         self._starts = [0, self.steps_per_epoch]
-
-    @property
-    def _is_one_window(self) -> bool:
-        return self.parts.same_epochs and len(self.parts) <= self.parts.window
 
     @property
     def shapes(self) -> set[BatchShape]:
@@ -359,7 +356,7 @@ class Batches:
         examples = self.parts.open(part)
         seed, packing_part = self.parts.packing_key(self._seed, part)
         rng = _random_stream(seed, _PACKING, part=packing_part)
-        return examples, self._form.lay_out(examples.source_lengths, examples.target_lengths, rng)
+        return examples, self._form.lay_out(examples, rng)
 
     def _count_rows(self, part: int) -> tuple[Int[np.ndarray, " classes"], int]:
         _, layout = self._open_part(part)

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Int32, Int64, Integer, UInt, UInt8
 
 from t2t_jax.config import DataConfig
-from t2t_jax.data.rows import BatchShape, Content, offsets_of
+from t2t_jax.data.rows import BatchShape, Content, Examples, offsets_of
 
 
 def bucket_length(length: int) -> int:
@@ -57,16 +57,11 @@ class Form(NamedTuple):
     packs: bool
     """Whether a row holds several pairs."""
 
-    def lay_out(
-        self,
-        source_lengths: Int32[np.ndarray, " pairs"],
-        target_lengths: Int32[np.ndarray, " pairs"],
-        rng: np.random.Philox,
-    ) -> Layout:
+    def lay_out(self, examples: Examples, rng: np.random.Philox) -> Layout:
         """Assign pairs to rows by their lengths in tokens; packing also uses `rng`."""
         if self.packs:
-            return _pack(source_lengths, target_lengths, self.shapes[0], rng)
-        lengths = np.maximum(source_lengths, target_lengths)
+            return _pack(examples, self.shapes[0], rng)
+        lengths = np.maximum(examples.source_lengths, examples.target_lengths)
         buckets = [shape.target_length for shape in self.shapes]
         pairs = np.arange(len(lengths) + 1)
         classes = np.searchsorted(buckets, lengths).astype(np.uint8)
@@ -86,18 +81,13 @@ def row_form(content: Content, config: DataConfig) -> Form:
     return Form(tuple(batch_shape(config, n * has_sources, n) for n in buckets), False)
 
 
-def _pack(
-    source_lengths: Int32[np.ndarray, " pairs"],
-    target_lengths: Int32[np.ndarray, " pairs"],
-    shape: BatchShape,
-    rng: np.random.Philox,
-) -> Layout:
+def _pack(examples: Examples, shape: BatchShape, rng: np.random.Philox) -> Layout:
     # Each round opens as many rows as could hold all remaining tokens without a gap. It deals
     # pairs, longest first, to the rows with the most free positions, one pair each. So the rows
     # fill up evenly, and the last pairs are short. The next round packs the pairs that fit no row.
     # Text of one language has no sources; a capacity of 1 avoids dividing by 0.
     capacity = np.maximum([[shape.source_length], [shape.target_length]], 1)  # [sides, 1]
-    sizes = np.stack([source_lengths, target_lengths])  # [sides, pairs]
+    sizes = np.stack([examples.source_lengths, examples.target_lengths])  # [sides, pairs]
     gap = 1 - (sizes / capacity).max(axis=0)  # the free share of a row with only this pair
     remaining_pairs = shuffled_within((gap * 0xFFFF).astype(np.uint16), rng)  # longest first
     row_of_pair, num_rows = np.empty(len(remaining_pairs), np.int32), 0
