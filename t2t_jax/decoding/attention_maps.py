@@ -5,7 +5,7 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
-from jaxtyping import Array, Float, Float32, Int
+from jaxtyping import Array, Float, Float32
 
 from t2t_jax.batch import Batch
 from t2t_jax.data.vocabulary import Vocabulary
@@ -105,32 +105,26 @@ def words_of(
     Args:
       of_source: whether the ids are source ids; a vocabulary may use other ids for targets.
     """
-    facts = _text_facts(vocabulary.speller, of_source)[np.asarray(tokens, np.int64)]
-    num_words, begins_blank, ends_blank, is_empty = facts.T  # each [tokens]
-    after_space = np.append(True, ends_blank[:-1] > 0)
-    continues_word = (num_words > 0) & (begins_blank == 0) & ~after_space
-    words_so_far = np.cumsum(num_words - continues_word)
-    indices = np.where(is_empty, -1, np.minimum(words_so_far - num_words, words_so_far[-1] - 1))
-    return indices.tolist()
+    spellings = _spellings(vocabulary.speller, of_source)
+    indices, num_words, after_space = [], 0, True
+    for spelling in [spellings[token] for token in tokens]:
+        words = len(spelling.split())
+        begins_word = after_space or spelling[:1].isspace()
+        num_words += words if begins_word else max(0, words - 1)
+        indices.append(num_words - words if spelling else -1)
+        after_space = spelling[-1:].isspace()
+    return [min(index, num_words - 1) for index in indices]
 
 
 @lru_cache(maxsize=4)
-def _text_facts(vocabulary: Vocabulary, of_source: bool) -> Int[np.ndarray, "v 4"]:
-    """Describe the text of each vocabulary id (source id if `of_source`) in one row.
-
-    The columns are its word count, and whether it begins with space, ends with space or is empty.
-    """
-    texts_of_ids = spelt_by(vocabulary)
-    if of_source:
-        texts_of_ids = [*map(vocabulary.source_spelling, range(vocabulary.source_size))]
-        # The unknown token replaces letters of the source, never the spaces around them.
-        unknown_id = vocabulary.unk_id
-        texts_of_ids[unknown_id] = texts_of_ids[unknown_id].strip()
-    rows = [
-        (len(text.split()), text[:1].isspace(), text[-1:].isspace(), not text)
-        for text in texts_of_ids
-    ]
-    return np.asarray(rows, np.int64)
+def _spellings(vocabulary: Vocabulary, of_source: bool) -> Sequence[bytes]:
+    """Return the text of each vocabulary id (source id if `of_source`)."""
+    if not of_source:
+        return spelt_by(vocabulary)
+    texts_of_ids = [*map(vocabulary.source_spelling, range(vocabulary.source_size))]
+    # The unknown token replaces letters of the source, never the spaces around them.
+    texts_of_ids[vocabulary.unk_id] = texts_of_ids[vocabulary.unk_id].strip()
+    return texts_of_ids
 
 
 def _check_length(name: str, tokens: list[int], limit: float) -> None:

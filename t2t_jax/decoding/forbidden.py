@@ -14,7 +14,6 @@ quotation mark, is not detected.
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import NamedTuple
 
 import numpy as np
 
@@ -62,7 +61,7 @@ def automaton(phrases: tuple[str, ...], vocabulary: Vocabulary) -> Phrases:
     The numbers of states and edges are padded to powers of two, so that other phrases share a
     compiled program.
     """
-    pieces = _Pieces.of(spelt_by(vocabulary))
+    pieces = _Pieces(spelt_by(vocabulary))
     initial: list[bool] = []
     always: list[bool] = []
     edges: list[tuple[int, int, int]] = []
@@ -89,18 +88,14 @@ def spelt_by(vocabulary: Vocabulary) -> Sequence[bytes]:
     return [vocabulary.spelling(token) for token in range(len(vocabulary))]
 
 
-class _Pieces(NamedTuple):
+class _Pieces:
     """The subwords of a vocabulary, sorted for prefix lookup."""
 
-    ordered: list[tuple[bytes, int]]
-    """The bytes and the id of each subword, sorted by bytes."""
-    inner_spaces: list[tuple[bytes, int]]
-    """The subwords that have a space after their first byte."""
-
-    @staticmethod
-    def of(texts: Iterable[bytes]) -> "_Pieces":
-        ordered = sorted((text, token) for token, text in enumerate(texts) if text)
-        return _Pieces(ordered, [piece for piece in ordered if _SPACE in piece[0][1:]])
+    def __init__(self, texts: Iterable[bytes]) -> None:
+        # The bytes and the id of each subword, sorted by bytes.
+        self.ordered = sorted((text, token) for token, text in enumerate(texts) if text)
+        # The subwords that have a space after their first byte.
+        self.inner_spaces = [piece for piece in self.ordered if _SPACE in piece[0][1:]]
 
     def edges(self, text: bytes, matched: int) -> set[tuple[int, int]]:
         """Return the ids that can continue a phrase, each with the bytes that are matched after it.

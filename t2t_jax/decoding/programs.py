@@ -231,7 +231,7 @@ admit = jax.jit(add_arrivals, static_argnames="search", donate_argnames="work")
 def _keys(
     strategy: strategies.Strategy, seed: UInt32[Array, ""], numbers: Int32[Array, " b"]
 ) -> Key[Array, " b"] | None:
-    if not strategy.needs_keys:
+    if not isinstance(strategy, strategies.Sampling):
         return None
     return jax.vmap(jax.random.fold_in, (None, 0))(jax_settings.random_key(seed), numbers)
 

@@ -86,6 +86,7 @@ class Translator:
         params = join_parameters([params, *(extra for _, extra in others)]) if others else params
         self._params: Parameters = jax.tree.map(_jax_array, params)
         self._arrays = arrays_by_path(self._params)
+        self._size = sum(array.size for array in self._arrays.values())
         self._prepared: dict[sections.Quantize, Parameters] = {}
         self.mesh = mesh.mesh_of(self.params)
         configs = config.model, *(model_config for model_config, _ in others)
@@ -118,10 +119,6 @@ class Translator:
             "score": self._score().removeprefix(", "),
         }
         return html_table((name, text) for name, text in rows.items() if text)
-
-    @property
-    def _size(self) -> int:
-        return sum(array.size for array in self._arrays.values())
 
     def __setattr__(self, name: str, value: object) -> None:
         """Set a new attribute; refuse to replace an attribute."""

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from t2t_jax.decoding.search.hypotheses import IMPOSSIBLE, SearchResult, length_penalty
+from t2t_jax.decoding.search.hypotheses import IMPOSSIBLE, LengthPenalty, SearchResult
 from t2t_jax.decoding.search.loop import admit, advance, begin, resize, results, rewind, search
 from t2t_jax.decoding.search.reductions import Reductions, argmax_and_logsumexp
 from t2t_jax.decoding.search.strategies import BeamSearch, Greedy, Sampling
@@ -171,10 +171,10 @@ def test_the_rule_of_transformers_finds_the_hypotheses_of_that_library(search_na
 
 def test_length_penalty_matches_hand_computed_values():
     lengths = jnp.array([1, 7, 19])  # (5 + length) / 6 is 1, 2 and 4
-    np.testing.assert_allclose(length_penalty(lengths, 0.0), [1, 1, 1])
-    np.testing.assert_allclose(length_penalty(lengths, 1.0), [1, 2, 4])
-    np.testing.assert_allclose(length_penalty(lengths, 0.5), [1, math.sqrt(2), 2], rtol=1e-6)
-    np.testing.assert_allclose(length_penalty(lengths, 0.6), [1, 1.5157166, 2.2973967], rtol=1e-6)
+    np.testing.assert_allclose(LengthPenalty(0.0)(lengths), [1, 1, 1])
+    np.testing.assert_allclose(LengthPenalty(1.0)(lengths), [1, 2, 4])
+    np.testing.assert_allclose(LengthPenalty(0.5)(lengths), [1, math.sqrt(2), 2], rtol=1e-6)
+    np.testing.assert_allclose(LengthPenalty(0.6)(lengths), [1, 1.5157166, 2.2973967], rtol=1e-6)
 
 
 @pytest.mark.parametrize(("beam_size", "alpha"), [(1, 0.0), (2, 1.5), (3, 0.6)])

@@ -9,7 +9,7 @@ from t2t_jax.batch import EOS_ID
 from t2t_jax.data.vocabularies.shared import SharedVocabulary
 from t2t_jax.decoding import row_group
 from t2t_jax.decoding import translator as translator_module
-from t2t_jax.decoding.search.hypotheses import length_penalty
+from t2t_jax.decoding.search.hypotheses import LengthPenalty
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
 from tests.decoding.random_models import (
@@ -50,7 +50,7 @@ def test_log_probabilities_are_those_of_the_full_forward_pass(any_translator, be
         expected = sum(steps[place, token] for place, token in enumerate(tokens))
         assert log_prob == pytest.approx(expected, rel=1e-4)
         alpha = 0.6 if beam_size > 1 else 0.0
-        penalty = float(length_penalty(jnp.array(len(tokens)), alpha))
+        penalty = float(LengthPenalty(alpha)(jnp.array(len(tokens))))
         assert score == pytest.approx(expected / penalty, rel=1e-4)
 
 

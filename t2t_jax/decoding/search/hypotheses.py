@@ -12,9 +12,6 @@ Tree = TypeVar("Tree")
 IMPOSSIBLE = -1e9
 """The log-probability and score of an empty slot; finite, because infinities can give NaN."""
 
-WU_OFFSET = 5.0
-"""The constant 5 in the length penalty of Wu et al. (2016), equation 14."""
-
 StepCache: TypeAlias = PyTree
 """The cache of a step function. One axis of each array, its slot axis, holds k slots for each index
 of a ring buffer."""
@@ -96,19 +93,20 @@ class SearchState(NamedTuple):
         return self.clock - self.rows.starts
 
 
-def length_penalty(
-    length: Int[Array, "..."], alpha: float, offset: float = WU_OFFSET
-) -> Float32[Array, "..."]:
-    """Compute the divisor of a log-probability, `((5 + length) / 6) ** alpha` (section 6.1).
+class LengthPenalty(NamedTuple):
+    """The divisor of log-probabilities, `((5 + length) / 6) ** alpha` (section 6.1).
 
     The formula is equation 14 of Wu et al. (2016) without the coverage penalty.
-
-    Args:
-      length: number of generated tokens, including the end-of-sentence token.
-      alpha: 0 ranks by log-probability; greater values favor longer hypotheses.
-      offset: the constant 5 of the formula; 0 gives `length ** alpha`.
     """
-    return ((offset + length.astype(jnp.float32)) / (offset + 1.0)) ** alpha
+
+    alpha: float
+    """0 ranks by log-probability; greater values favor longer hypotheses."""
+    offset: float = 5.0
+    """The constant 5 of the formula; 0 gives `length ** alpha`."""
+
+    def __call__(self, length: Int[Array, "..."]) -> Float32[Array, "..."]:
+        """Compute the divisor for `length` tokens, including the end-of-sentence token."""
+        return ((self.offset + length.astype(jnp.float32)) / (self.offset + 1.0)) ** self.alpha
 
 
 def add_finished(
@@ -116,16 +114,14 @@ def add_finished(
     candidates: Hypotheses,
     is_finished: Bool[Array, "b m"],
     lengths: Int[Array, " b"],
-    alpha: float,
-    offset: float = WU_OFFSET,
+    penalty: LengthPenalty,
 ) -> SearchResult:
     """Return the k best among the finished hypotheses and the candidates that `is_finished` marks.
 
     Args:
       lengths: number of generated tokens of each sentence's candidates.
-      alpha: see `length_penalty`, also for `offset`.
     """
-    scores = scores_of(candidates.log_probs, lengths, alpha, offset)
+    scores = scores_of(candidates.log_probs, lengths, penalty)
     new = SearchResult(
         tokens=candidates.tokens,
         scores=jnp.where(is_finished, scores, IMPOSSIBLE),
@@ -139,13 +135,10 @@ def add_finished(
 
 
 def scores_of(
-    log_probs: Float32[Array, "b m"],
-    lengths: Int[Array, " b"],
-    alpha: float,
-    offset: float = WU_OFFSET,
+    log_probs: Float32[Array, "b m"], lengths: Int[Array, " b"], penalty: LengthPenalty
 ) -> Float32[Array, "b m"]:
-    """Divide the log-probabilities of hypotheses by `length_penalty`."""
-    scores = log_probs / length_penalty(lengths, alpha, offset)[:, None]
+    """Divide the log-probabilities of hypotheses by the length penalty."""
+    scores = log_probs / penalty(lengths)[:, None]
     return jnp.where(is_possible(log_probs), scores, IMPOSSIBLE)
 
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float32, Int, Int32, Key
 
 from . import hypotheses
-from .hypotheses import Hypotheses, SearchResult, SearchState
+from .hypotheses import Hypotheses, LengthPenalty, SearchResult, SearchState
 from .reductions import Reductions, top_k
 
 _SMALLEST = float(jnp.finfo(jnp.float32).tiny)
@@ -39,9 +39,7 @@ class Greedy:
 
     eos_id: int
     beam_size: int = field(default=1, init=False)
-    alpha: float = field(default=0.0, init=False)
-    offset: float = field(default=hypotheses.WU_OFFSET, init=False)
-    needs_keys: bool = field(default=False, init=False)
+    penalty: LengthPenalty = field(default=LengthPenalty(0.0), init=False)
 
     def choose(
         self, state: SearchState, logits: NextLogits
@@ -79,7 +77,6 @@ class Sampling(Greedy):
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
-    needs_keys: bool = field(default=True, init=False)
 
     def choose(
         self, state: SearchState, logits: NextLogits
@@ -116,7 +113,7 @@ class BeamSearch:
     Attributes:
       eos_id: the end-of-sentence token.
       beam_size: the number of hypotheses k.
-      alpha: exponent of `length_penalty`, at least 0 (the paper: 0.6).
+      alpha: exponent of `LengthPenalty`, at least 0 (the paper: 0.6).
       num_best: number of exact results. Lower-ranked results may not be the best ones.
       transformers_rule: rank and stop like the Transformers library. Scores divide by `length **
         alpha`. Only the k best continuations can finish; at the limit, they all do. A sentence
@@ -128,12 +125,12 @@ class BeamSearch:
     alpha: float
     num_best: int
     transformers_rule: bool = False
-    needs_keys: bool = field(default=False, init=False)
 
     @property
-    def offset(self) -> float:
-        """Return the constant that the length penalty adds to lengths."""
-        return 0.0 if self.transformers_rule else hypotheses.WU_OFFSET
+    def penalty(self) -> LengthPenalty:
+        """Return the length penalty."""
+        penalty = LengthPenalty(self.alpha)
+        return penalty._replace(offset=0.0) if self.transformers_rule else penalty
 
     def extend(self, state: SearchState, logits: NextLogits) -> Extended:
         """Extend the live hypotheses of each sentence by one token, and keep the best."""
@@ -151,18 +148,18 @@ class BeamSearch:
             final_lengths, num_exact = lengths, self.beam_size
             # Transformers also finishes hypotheses that reach the limit.
             is_final |= (lengths >= rows.limits)[:, None] & is_eligible
-        penalty = self.alpha, self.offset
-        finished = hypotheses.add_finished(rows.finished, candidates, is_final, lengths, *penalty)
+        penalty = self.penalty
+        finished = hypotheses.add_finished(rows.finished, candidates, is_final, lengths, penalty)
         # Log-probabilities only fall, and the length penalty is greatest at the limit: if the final
         # lengths are the limits, no live hypothesis can end with a higher score.
         best_live = jnp.max(live.log_probs, axis=1, keepdims=True)
-        best_scores = hypotheses.scores_of(best_live, final_lengths, *penalty)[:, 0]
+        best_scores = hypotheses.scores_of(best_live, final_lengths, penalty)[:, 0]
         return live, finished, best_scores > finished.scores[:, num_exact - 1]
 
 
 Strategy: TypeAlias = Greedy | Sampling | BeamSearch
 """A search strategy: a hashable static argument of compiled functions. All have the fields
-`beam_size`, `alpha` and `offset` (see `length_penalty`), and `needs_keys` (PRNG keys)."""
+`beam_size` and `penalty`."""
 
 
 def _nucleus(logits: Float32[Array, "b v"], top_p: float) -> Bool[Array, "b v"]:

@@ -10,7 +10,7 @@ from t2t_jax.config import DecodingConfig
 from t2t_jax.decoding.forbidden import constraints_of
 from t2t_jax.decoding.programs import Arrivals, Search, SearchInputs, Sizes, begin_work, proceed
 from t2t_jax.decoding.scheduler import length_bucket, strategy_of
-from t2t_jax.decoding.search.hypotheses import SearchState, length_penalty
+from t2t_jax.decoding.search.hypotheses import LengthPenalty, SearchState
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
 
@@ -73,7 +73,7 @@ def record_search(translator: Translator, source: str, **overrides: Any) -> Beam
     length = length_bucket(len(tokens))
     capacity = length + decoding.max_extra_length
     strategy = strategy_of(decoding)
-    alpha, offset = decoding.length_penalty, strategy.offset
+    penalty = LengthPenalty(decoding.length_penalty, strategy.penalty.offset)
     search = Search(translator.model, strategy, translator.mesh, 1)
     prefix = translator.vocabulary.target_begin  # the language tag of a multilingual model
     constraints = constraints_of(DecodingConfig(), translator.vocabulary)
@@ -102,9 +102,9 @@ def record_search(translator: Translator, source: str, **overrides: Any) -> Beam
         fate: Fate = "kept" if key in parents else "ended" if key in ended_keys else "dropped"
         score = None
         if fate == "ended" or len(key) == step:  # or live when the search stopped
-            score = log_prob / float(length_penalty(jnp.int32(len(key)), alpha, offset))
+            score = log_prob / float(penalty(jnp.int32(len(key))))
         nodes[key] = Node(log_prob, fate, score)
-    return BeamRecord(nodes, winner, decoding.beam_size, alpha, offset)
+    return BeamRecord(nodes, winner, decoding.beam_size, *penalty)
 
 
 def _record_step(
