@@ -221,38 +221,55 @@ def build_tree(words: Sequence[str], symbols: Sequence[str]) -> tuple[Tree, int]
     # If the gold tag wrongly decides whether a word is punctuation, EVALB finds different words in
     # the two trees and reports an error.
     words = [escape_brackets(word) for word in words]
-    valid_symbols, missing_tags, repairs = _fit_tags(words, symbols)
-    balanced_symbols, open_labels, bracket_repairs = _balance(valid_symbols)
+    valid_symbols, open_labels, missing_tags, repairs = _valid_symbols(words, symbols)
     brackets = [f"){label}" for label in reversed(open_labels)]
-    repairs += bracket_repairs + len(brackets) + len(missing_tags)
-    if missing_tags and not brackets and balanced_symbols and balanced_symbols[-1][0] == ")":
-        brackets = [balanced_symbols.pop()]  # the words go inside the last constituent
-    all_symbols = [*balanced_symbols, *missing_tags, *brackets]
+    repairs += len(brackets) + len(missing_tags)
+    if missing_tags and not brackets and valid_symbols and valid_symbols[-1][0] == ")":
+        brackets = [valid_symbols.pop()]  # the words go inside the last constituent
+    all_symbols = [*valid_symbols, *missing_tags, *brackets]
     final_symbols = _without_empty(all_symbols)
     # A removed constituent is one repair, and two symbols.
     return Tree(words, final_symbols), repairs + (len(all_symbols) - len(final_symbols)) // 2
 
 
-def _fit_tags(words: Sequence[str], symbols: Sequence[str]) -> tuple[list[str], list[str], int]:
-    """Replace tags that do not suit their words.
+def _valid_symbols(
+    words: Sequence[str], symbols: Iterable[str]
+) -> tuple[list[str], list[str], list[str], int]:
+    """Replace tags that do not suit their words, and match closing brackets with open ones.
 
     Returns:
-      The symbols, tags for the words that have none, and the number of repairs of the symbols.
+      The symbols, the labels of the open constituents, tags for the words that have none, and the
+      number of repairs.
     """
     remaining_words = iter(words)
     valid_symbols: list[str] = []
+    open_labels: list[str] = []
+    num_open: Counter[str] = Counter()
     repairs = 0
     for symbol in symbols:
-        new_symbol = None
-        if symbol.startswith(("(", ")")):
-            if _ATOM.fullmatch(symbol, 1) and symbol[1:] not in _OUTERMOST:
-                new_symbol = symbol
-        elif (word := next(remaining_words, None)) is not None:
+        label, new_symbol = symbol[1:], None
+        if symbol.startswith("(") and _ATOM.fullmatch(label) and label not in _OUTERMOST:
+            open_labels.append(label)
+            num_open[label] += 1
+            new_symbol = symbol
+        elif symbol.startswith(")") and num_open[label]:
+            while (inner_label := open_labels.pop()) != label:
+                valid_symbols.append(f"){inner_label}")
+                num_open[inner_label] -= 1
+                repairs += 1
+            num_open[label] -= 1
+            new_symbol = symbol
+        elif symbol[:1] not in ("(", ")") and (word := next(remaining_words, None)) is not None:
             new_symbol = _suitable_tag(word, symbol)
         if new_symbol is not None:
             valid_symbols.append(new_symbol)
         repairs += new_symbol != symbol
-    return valid_symbols, [_suitable_tag(word, "") for word in remaining_words], repairs
+    return (
+        valid_symbols,
+        open_labels,
+        [_suitable_tag(word, "") for word in remaining_words],
+        repairs,
+    )
 
 
 def _suitable_tag(word: str, predicted_tag: str) -> str:
@@ -262,31 +279,3 @@ def _suitable_tag(word: str, predicted_tag: str) -> str:
             return predicted_tag if predicted_tag in tags else tags[0]
     fits = predicted_tag not in _NEVER_A_WORD and _ATOM.fullmatch(predicted_tag)
     return predicted_tag if fits else _WORD
-
-
-def _balance(symbols: Iterable[str]) -> tuple[list[str], list[str], int]:
-    """Match every closing bracket with an open one, or drop it.
-
-    Returns:
-      The symbols, the labels of the open constituents, and the number of repairs.
-    """
-    balanced_symbols: list[str] = []
-    open_labels: list[str] = []
-    num_open: Counter[str] = Counter()
-    repairs = 0
-    for symbol in symbols:
-        label = symbol[1:]
-        if symbol[0] == "(":
-            open_labels.append(label)
-            num_open[label] += 1
-        elif symbol[0] == ")":
-            if not num_open[label]:
-                repairs += 1
-                continue
-            while (inner_label := open_labels.pop()) != label:
-                balanced_symbols.append(f"){inner_label}")
-                num_open[inner_label] -= 1
-                repairs += 1
-            num_open[label] -= 1
-        balanced_symbols.append(symbol)
-    return balanced_symbols, open_labels, repairs
