@@ -1,6 +1,6 @@
 """The `Task` interface, and the records that its methods take and return."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, dataclass, field
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol, runtime_checkable
 
@@ -109,21 +109,6 @@ class GridMeasures(NamedTuple):
     """True if the score is BLEU, whose significance is estimated by resampling sentences."""
     whole_split: bool = True
     """True if hypotheses and references cover the whole split, False for a sample of it."""
-
-
-class PaperComparison(NamedTuple):
-    """The comparison of a property of a run, such as its metric, with the paper's value."""
-
-    deviates: bool
-    """True if the run differs from the paper."""
-    name: str
-    """The name of the compared property."""
-    section: str
-    """The section of the paper that states the property."""
-    published: str
-    """The value in the paper, as text."""
-    ours: str
-    """The value of the run, as text; empty if unknown."""
 
 
 @dataclass(frozen=True)
@@ -250,7 +235,3 @@ class Task(Protocol):
 
     def experiment(self, config: Config) -> PublishedExperiment:
         """Return the experiment of the paper to compare with a run of this config."""
-
-    def compare_metric(self, records: Sequence[Record]) -> PaperComparison | None:
-        """Compare the metric of a run with the paper's; None if the task has only one metric."""
-        return None

@@ -64,16 +64,6 @@ class Translation(TextToText):
             figures=_figures(config, model_size, name, is_german),
         )
 
-    def compare_metric(self, records: Sequence[Record]) -> task.PaperComparison:
-        """Compare the kinds of BLEU in a run's scores with the kind that the paper reports.
-
-        The run deviates if it has scores, but none contains `tokenized_split_bleu`.
-        """
-        fields = {name for record in records for name, value in record.items() if value is not None}
-        names = [m.name for m in self.measures if "bleu" in m.field and m.field in fields]
-        deviates = bool(records) and _PAPERS_BLEU not in names
-        return task.PaperComparison(deviates, "kind of BLEU", "6.1", _PAPERS_BLEU, ", ".join(names))
-
 
 def _newstest(corpus: str) -> frozenset[str]:
     """Return the names of the paper's test sets if the corpus is WMT 2014, else no names."""

@@ -133,9 +133,6 @@ def settings_section(
         *_test_sets(experiment, scores),
         *_searches(experiment, published, scores),
     ]
-    if metric := task.compare_metric(scores):
-        mark, run_value = DEVIATES if metric.deviates else "", metric.ours or UNKNOWN
-        rows.append((mark, metric.name, metric.section, metric.published, run_value))
     notes = [
         f"Compared with the {experiment.name} of the paper. Deviations: "
         f"{', '.join(page.deviations(rows)) or 'none'}.",

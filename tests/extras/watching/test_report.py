@@ -262,20 +262,6 @@ def test_a_score_by_another_search_is_a_deviation_though_the_config_has_the_pape
 
 
 @pytest.mark.parametrize(
-    ("scores", "mark", "measured"),
-    [
-        ([], "", "–"),
-        ([{"tokenized_split_bleu": None}], "≠", "sacreBLEU"),
-        ([{}, {"tokenized_split_bleu": None}], "", "sacreBLEU, tokenized_split_bleu"),
-    ],
-)
-def test_which_bleu_was_measured_is_told(tmp_path, scores, mark, measured):
-    scores = [_score("test", 3003, **changes) for changes in scores]
-    rows = _cells(build_report(_write(tmp_path, _config("ende_base"), scores=scores)), "Settings")
-    assert (mark, "kind of BLEU", "6.1", "tokenized_split_bleu", measured) in rows
-
-
-@pytest.mark.parametrize(
     ("corpus", "data"),
     [
         ("trees:/ptb/wsj", "WSJ sections 2-21"),
