@@ -62,9 +62,8 @@ def _capability(device: Device) -> float:
 
 
 def _is_bfloat16_cpu(device: Device) -> bool:
-    if device.platform != "cpu" or _BFLOAT16_ON_CPUS.isdisjoint(instruction_sets()):
-        return False
-    return bfloat16.is_supported()
+    has_instructions = not _BFLOAT16_ON_CPUS.isdisjoint(instruction_sets())
+    return device.platform == "cpu" and has_instructions and bfloat16.is_supported()
 
 
 def _is_fast_bfloat16_cpu(device: Device) -> bool:
