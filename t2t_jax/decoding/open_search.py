@@ -1,4 +1,4 @@
-"""Search for sentences that arrive at any time, for the server and for streamed text.
+"""Search for sentences that arrive at any time, for the server.
 
 Each call of the compiled program computes a few steps of all live sentences. Between two calls,
 waiting sentences replace those that have ended or were canceled. A sentence therefore starts after
@@ -8,11 +8,10 @@ a few steps, however long the other sentences are.
 import heapq
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 from itertools import product
-from typing import TypeAlias
 
 from t2t_jax.decoding.programs import Search, SearchInputs, Sizes
 from t2t_jax.decoding.row_group import RowGroup, Sentence
@@ -26,9 +25,6 @@ _MAX_SKIPS = 8
 """How often a group that prefers short sentences may skip a long sentence."""
 _CANDIDATES_PER_ROW = 4
 """The number of waiting sentences per free row among which a group chooses short ones."""
-
-Listener: TypeAlias = Callable[[list[int]], None]
-"""A function that is called with the ids of all tokens generated so far."""
 
 
 class QueueFullError(Exception):
@@ -66,25 +62,13 @@ class _Request:
     sentence: Sentence = field(compare=False)
     future: "Future[SearchResult]" = field(compare=False)
     deadline: float = field(compare=False)
-    listener: Listener | None = field(compare=False)
     num_skips: int = field(compare=False, default=0)
 
     def is_done(self) -> bool:
-        """Return whether the request has ended; end it first if its deadline has passed."""
-        if self.future.cancelled():
-            self.future.set_running_or_notify_cancel()
-            return True
-        if time.monotonic() > self.deadline:
+        """Return whether the request has ended; end it if it was canceled or its time is over."""
+        if self.future.cancelled() or time.monotonic() > self.deadline:
             self.finish(TimeoutError("the translation took longer than its timeout"))
         return self.future.done()
-
-    def report_tokens(self, tokens: list[int]) -> None:
-        """Call the listener, if any; an error of the listener ends only this request."""
-        try:
-            if self.listener is not None:
-                self.listener(tokens)
-        except Exception as error:
-            self.finish(error)
 
     def finish(self, outcome: SearchResult | Exception) -> None:
         """Resolve the future with a result or an error, unless it was canceled."""
@@ -138,33 +122,27 @@ class OpenSearch:
             thread.start()
 
     def submit(
-        self,
-        tokens: list[int],
-        *,
-        limit: int | None = None,
-        timeout: float = float("inf"),
-        number: int = 0,
-        listener: Listener | None = None,
-        prefix: Sequence[int] = (),
+        self, tokens: list[int], *, timeout: float = float("inf"), prefix: Sequence[int] = ()
     ) -> "Future[SearchResult]":
         """Submit a sentence, and return the future of its best hypothesis, which may be canceled.
 
         Args:
           tokens: ids of the source, with the end-of-sentence token.
-          limit: the most tokens to generate; None means the search's limit.
           timeout: seconds after which the future ends with a `TimeoutError`.
-          number: line number; with the seed, it determines the samples.
-          listener: called in a background thread with the tokens so far; not for beam search.
           prefix: ids with which the output must begin.
 
         Raises:
           QueueFullError: too many sentences are waiting.
           ClosedError: the search is closed.
-          ValueError: the source, limit or prefix is too long, or a beam search has a listener.
+          ValueError: the source or the prefix is too long.
         """
-        max_limit = max(len(tokens), len(prefix)) + self._extra_length
-        sentence = Sentence(tokens, max_limit if limit is None else limit, number, prefix)
-        self._validate(sentence, max_limit, listener)
+        length = max(len(tokens), len(prefix))
+        if length > self.limits.max_length or len(prefix) > self._prefix_length:
+            raise ValueError(
+                f"{len(tokens)} tokens of the source and {len(prefix)} of the prefix exceed the "
+                f"limits of {self.limits.max_length} and {self._prefix_length}"
+            )
+        sentence = Sentence(tokens, length + self._extra_length, 0, prefix)
         now, future = time.monotonic(), Future[SearchResult]()
         with self._queue_changed:
             self._check_queue()
@@ -175,7 +153,6 @@ class OpenSearch:
                 sentence=sentence,
                 future=future,
                 deadline=now + timeout,
-                listener=listener,
             )
             heapq.heappush(self._queue, request)
             self._queue_changed.notify()
@@ -190,20 +167,6 @@ class OpenSearch:
             heapq.heapify(self._queue)
         if len(self._queue) >= self.limits.max_waiting:
             raise QueueFullError(f"{len(self._queue)} sentences are already waiting")
-
-    def _validate(self, sentence: Sentence, max_limit: int, listener: Listener | None) -> None:
-        if sentence.length > self.limits.max_length or sentence.limit > max_limit:
-            raise ValueError(
-                f"{sentence.length} tokens of the source or prefix and {sentence.limit} output "
-                f"tokens exceed the limits of {self.limits.max_length} and {max_limit}"
-            )
-        if len(sentence.prefix) > self._prefix_length:
-            raise ValueError(
-                f"the prefix has {len(sentence.prefix)} tokens, but the search takes at most "
-                f"{self._prefix_length}"
-            )
-        if listener is not None and self._search.strategy.beam_size > 1:
-            raise ValueError("a beam search has several hypotheses: it cannot call a listener")
 
     @property
     def num_waiting(self) -> int:
@@ -288,8 +251,6 @@ class OpenSearch:
         progress = group.advance(max_live, self.limits.max_steps)
         for number, result in group.collect(progress):
             live.pop(number).finish(result)
-        for number, tokens in group.partial_outputs():
-            live[number].report_tokens(tokens)
         for number in [number for number, request in live.items() if request.is_done()]:
             group.release(number)
             del live[number]

@@ -5,7 +5,7 @@ from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Int32, PyTree
+from jaxtyping import Array, Float, Int, Int32, PyTree
 
 from t2t_jax.batch import PAD_ID
 from t2t_jax.decoding.search.hypotheses import SearchResult, take_hypotheses
@@ -62,12 +62,8 @@ def beam_search(
     beam_strategy: Strategy = BeamSearch(eos_id, beam_size, alpha, num_best=beam_size)
 
     def search_step(
-        tokens: Int32[Array, "b k"],
-        positions: Int32[Array, " b"],
-        clock: Int32[Array, ""],
-        ancestry_mask: Bool[Array, "b k t k"],
-        state: PyTree,
-    ) -> tuple[Float[Array, "b k v"], PyTree]:
+        tokens: Array, positions: Array, clock: Array, ancestry_mask: Array, state: PyTree
+    ) -> tuple[Array, PyTree]:
         # The state is in the slots of the previous step, so move it to the current slots.
         slots = jnp.argmax(ancestry_mask[:, :, (clock - 1) % max_length], axis=-1)  # [b, k]
         state = take_hypotheses(state, slots)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
-from jaxtyping import Array, Bool, Int, Int32, Key, PyTree, UInt32
+from jaxtyping import Array, Bool, Int, Int32, PyTree, UInt32
 
 from t2t_jax.batch import BOS_ID, PAD_ID
 from t2t_jax.config import DecodingConfig
@@ -108,18 +108,12 @@ class Progress(NamedTuple):
 @partial(InterceptedJit, static_argnames=("search", "sizes"))
 def begin_work(search: Search, sizes: Sizes, inputs: SearchInputs) -> Work:
     """Create the arrays of a group of rows without sentences."""
-    model, beam_size, prefix_length = search.model, search.strategy.beam_size, sizes.prefix_length
-    zero_per_row = jnp.zeros((sizes.rows,), jnp.int32)
-    state = loop.begin(
-        model.empty_cache(sizes.rows, beam_size, sizes.capacity),
-        zero_per_row,
-        beam_size=beam_size,
-        capacity=sizes.capacity,
-        bos_id=BOS_ID,
-        keys=_keys(search.strategy, jnp.uint32(0), zero_per_row),
-        constraints=inputs.constraints,
-        prefixes=jnp.full((sizes.rows, prefix_length), -1) if prefix_length else None,
-    )
+    model, prefix_length = search.model, sizes.prefix_length
+    zeros = jnp.zeros((sizes.rows,), jnp.int32)
+    cache = model.empty_cache(sizes.rows, search.strategy.beam_size, sizes.capacity)
+    prefixes = jnp.full((sizes.rows, prefix_length), -1) if prefix_length else None
+    free_rows = Arrivals(zeros, None, zeros, zeros, prefixes)
+    state = _begin(search, inputs._replace(seed=jnp.uint32(0)), cache, sizes.capacity, free_rows)
     # eval_shape does not run the encoder: free rows only need arrays of the right shapes.
     sources = model.sources.padded([], sizes.rows, sizes.source_length)
     memory = jax.eval_shape(partial(encode, model), inputs.params, sources)
@@ -148,7 +142,6 @@ def proceed(
     """
     model, strategy = search.model, search.strategy
     if arrivals is not None:
-        assert arrivals.inputs is not None
         new_memory = model.memory(inputs.params, model.sources.inputs(arrivals.inputs))
         work = add_arrivals(search, inputs, work, new_memory, arrivals)
     state, memory = work
@@ -209,18 +202,9 @@ def add_arrivals(
     Args:
       memory: the memory of the new sentences, with as many source positions as `work.memory`.
     """
-    memory, beam_size = loop.put_rows(work.memory, memory, arrivals.rows), search.strategy.beam_size
-    state = loop.rewind(work.state, search.model.axes(beam_size).slots)
-    new_state = loop.begin(
-        (),
-        arrivals.limits,
-        beam_size=beam_size,
-        capacity=state.capacity,
-        bos_id=BOS_ID,
-        keys=_keys(search.strategy, inputs.seed, arrivals.numbers),
-        constraints=inputs.constraints,
-        prefixes=arrivals.prefixes,
-    )
+    memory = loop.put_rows(work.memory, memory, arrivals.rows)
+    state = loop.rewind(work.state, search.model.axes(search.strategy.beam_size).slots)
+    new_state = _begin(search, inputs, (), state.capacity, arrivals)
     return _by_rows(Work(loop.admit(state, new_state.rows, arrivals.rows), memory), search.mesh)
 
 
@@ -228,12 +212,24 @@ admit = jax.jit(add_arrivals, static_argnames="search", donate_argnames="work")
 """`add_arrivals` as a compiled program that overwrites the arrays of the work."""
 
 
-def _keys(
-    strategy: strategies.Strategy, seed: UInt32[Array, ""], numbers: Int32[Array, " b"]
-) -> Key[Array, " b"] | None:
-    if not isinstance(strategy, strategies.Sampling):
-        return None
-    return jax.vmap(jax.random.fold_in, (None, 0))(jax_settings.random_key(seed), numbers)
+def _begin(
+    search: Search, inputs: SearchInputs, cache: PyTree, capacity: int, arrivals: Arrivals
+) -> hypotheses.SearchState:
+    """Create the state of a search for new sentences."""
+    keys = None
+    if isinstance(search.strategy, strategies.Sampling):
+        fold_in = jax.vmap(jax.random.fold_in, (None, 0))
+        keys = fold_in(jax_settings.random_key(inputs.seed), arrivals.numbers)
+    return loop.begin(
+        cache,
+        arrivals.limits,
+        beam_size=search.strategy.beam_size,
+        capacity=capacity,
+        bos_id=BOS_ID,
+        keys=keys,
+        constraints=inputs.constraints,
+        prefixes=arrivals.prefixes,
+    )
 
 
 def _by_rows(work: Work, mesh: Mesh) -> Work:
@@ -244,11 +240,11 @@ def _by_rows(work: Work, mesh: Mesh) -> Work:
 
 
 def check_search_memory(
-    model: DecodingModel, vocab_size: int, decoding: DecodingConfig, sizes: Sizes, mesh: Mesh
+    search: Search, vocab_size: int, decoding: DecodingConfig, sizes: Sizes
 ) -> None:
     """Raise a `UserError` if the search needs more than the total memory of a device."""
-    num_bytes = search_bytes(model, vocab_size, decoding, sizes) // row_parts(mesh)
-    available = memory_of_a_device(mesh)
+    num_bytes = search_bytes(search, vocab_size, sizes) // row_parts(search.mesh)
+    available = memory_of_a_device(search.mesh)
     if available is not None and num_bytes > available:
         raise UserError(
             f"the search needs {gib(num_bytes)} on each device, which has only {gib(available)}: "
@@ -258,17 +254,15 @@ def check_search_memory(
         )
 
 
-def search_bytes(
-    model: DecodingModel, vocab_size: int, decoding: DecodingConfig, sizes: Sizes
-) -> int:
+def search_bytes(search: Search, vocab_size: int, sizes: Sizes) -> int:
     """Compute a lower bound of the bytes of a search with outputs of maximum length."""
-    beam_size = 1 if decoding.temperature > 0 else decoding.beam_size
+    beam_size = search.strategy.beam_size
     slots = sizes.max_capacity * beam_size
     # The ancestry mask has a byte per slot and hypothesis. Three int32 arrays hold the tokens and
     # ancestry of live hypotheses, and the tokens of finished hypotheses. Logits are float32.
     row_bytes = slots * beam_size + 3 * 4 * slots + 4 * beam_size * vocab_size
-    output_bytes = _cache_bytes(model, sizes.rows, beam_size, sizes.max_capacity)
-    source_bytes = _cache_bytes(model, sizes.rows, 1, sizes.source_length)
+    output_bytes = _cache_bytes(search.model, sizes.rows, beam_size, sizes.max_capacity)
+    source_bytes = _cache_bytes(search.model, sizes.rows, 1, sizes.source_length)
     return sizes.rows * row_bytes + output_bytes + source_bytes
 
 

@@ -5,7 +5,7 @@ sentences that arrive at any time.
 """
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -155,11 +155,9 @@ class RowGroup:
         del self.live[row]
         self._released.add(row)
 
-    def partial_outputs(self) -> Iterator[tuple[int, list[int]]]:
-        """Yield each live sentence's key and tokens at the last `collect`, for beam size 1."""
-        for row, (key, sentence) in self.live.items():
-            length = min(int(self._positions[row]), sentence.limit)
-            yield key, self._best.tokens[row, 0, :length].tolist()
+    def partial_outputs(self) -> list[list[int]]:
+        """Return the tokens of each live sentence at the last `collect`, for beam size 1."""
+        return [self._best.tokens[row, 0, : self._positions[row]].tolist() for row in self.live]
 
     def _proceed(
         self, arrivals: programs.Arrivals | None, max_live: int, max_steps: np.int32 | None

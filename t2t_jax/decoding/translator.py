@@ -398,10 +398,10 @@ class Translator:
         Raises:
           UserError: the search needs too much memory.
         """
+        search, inputs = self.search_program(decoding, num_best, seed)
         lengths = sorted((sentence.length for sentence in sentences), reverse=True)
         for sizes in plan(lengths, decoding, self.mesh)[:1]:  # the longest sentences need the most
-            check_search_memory(self.model, len(self.vocabulary), decoding, sizes, self.mesh)
-        search, inputs = self._program(decoding, num_best, seed)
+            check_search_memory(search, len(self.vocabulary), decoding, sizes)
         prefix = self.vocabulary.target_begin
         sentences = [s if s.prefix else s._replace(prefix=prefix) for s in sentences]
         yield from decode(search, inputs, decoding, sentences)
@@ -413,10 +413,10 @@ class Translator:
         translator from `between`.
         """
         self.check_process()
-        search, inputs = self._program(decoding, 1, seed)
+        search, inputs = self.search_program(decoding, 1, seed)
         return OpenSearch(search, inputs, decoding.max_extra_length, limits)
 
-    def _program(
+    def search_program(
         self, decoding: DecodingConfig, num_best: int, seed: int
     ) -> tuple[Search, SearchInputs]:
         """Return the static arguments and the arrays of a search."""

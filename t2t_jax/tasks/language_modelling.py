@@ -3,9 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
-from queue import SimpleQueue
 from typing import Any
 
 from t2t_jax.config import Config
@@ -13,11 +11,14 @@ from t2t_jax.data import rows, tokenized
 from t2t_jax.data.corpus import Corpus
 from t2t_jax.data.tokenized import TrainText, document_text
 from t2t_jax.data.vocabulary import Vocabulary
-from t2t_jax.decoding import arguments, open_search, row_group
+from t2t_jax.decoding import arguments, programs, row_group
+from t2t_jax.decoding.scheduler import length_bucket
+from t2t_jax.decoding.search.hypotheses import SearchResult
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
 from t2t_jax.modules.models import start_id
 from t2t_jax.parallel.devices import within_memory
+from t2t_jax.parallel.mesh import row_parts
 from t2t_jax.system.records import Record
 from t2t_jax.tasks import task
 
@@ -167,7 +168,7 @@ def generate(
     outputs: list[list[int]] = [[] for _ in sentences]
     with within_memory(decoding=True):
         for index, best in translator.search(sentences, config.decoding, 1, seed):
-            outputs[index] = best.tokens[0][: int(best.lengths[0])].tolist()
+            outputs[index] = _tokens(best)
     ids = [sentence.source[1:] for sentence in sentences]
     return [_cut_at_stop(text, stop) for text in continuations(translator.vocabulary, ids, outputs)]
 
@@ -192,35 +193,32 @@ def stream(
             f"decoding.beam_size={config.decoding.beam_size} searches for several texts, and "
             "chooses one only at the end; use beam_size=1"
         )
-    token_queue: SimpleQueue[list[int] | None] = SimpleQueue()
+    search, inputs = translator.search_program(config.decoding, 1, seed)
+    num_rows, length = row_parts(translator.mesh), length_bucket(len(sentence.source))
+    capacity = length + max_tokens
+    sizes = programs.Sizes(num_rows, num_rows, length, capacity, capacity)
+    group = row_group.RowGroup(search, inputs, sizes)
+    group.admit([(0, sentence)], [num_rows], [length])
     num_held_back = max(map(len, stop), default=1) - 1
-    limits = open_search.Limits(rows=1, max_length=len(sentence.source), max_steps=1)
-    yielded_text = ""
-    with closing(translator.open_search(config.decoding, limits, seed=seed)) as search:
-        future = search.submit(
-            sentence.source, limit=sentence.limit, number=sentence.number, listener=token_queue.put
-        )
-        future.add_done_callback(lambda _: token_queue.put(None))
-        try:
-            while (tokens := token_queue.get()) is not None:
-                [full_text] = continuations(translator.vocabulary, [sentence.source[1:]], [tokens])
-                text = _cut_at_stop(full_text, stop)
-                if len(text) < len(full_text):
-                    break
-                # Hold back an incomplete UTF-8 character at the end, and text that may be the start
-                # of a stop string.
-                text = text.rstrip("\ufffd")
-                text = text[: max(0, len(text) - num_held_back)]
-                yield text[len(yielded_text) :]
-                yielded_text = max(yielded_text, text, key=len)
-            else:
-                best = future.result()
-                tokens = best.tokens[0][: int(best.lengths[0])].tolist()
-                [full_text] = continuations(translator.vocabulary, [sentence.source[1:]], [tokens])
-                text = _cut_at_stop(full_text, stop)
-            yield text[len(yielded_text) :]
-        finally:
-            future.cancel()
+    yielded_text, is_last = "", False
+    while not is_last:
+        ended = group.collect(group.advance(0, max_steps=1))
+        [tokens] = [_tokens(best) for _, best in ended] or group.partial_outputs()
+        [full_text] = continuations(translator.vocabulary, [sentence.source[1:]], [tokens])
+        text = _cut_at_stop(full_text, stop)
+        is_last = bool(ended) or len(text) < len(full_text)
+        if not is_last:
+            # Hold back an incomplete UTF-8 character at the end, and text that may be the start of
+            # a stop string.
+            text = text.rstrip("\ufffd")
+            text = text[: max(0, len(text) - num_held_back)]
+        yield text[len(yielded_text) :]
+        yielded_text = max(yielded_text, text, key=len)
+
+
+def _tokens(result: SearchResult) -> list[int]:
+    """Return the tokens of the best hypothesis of a sentence."""
+    return result.tokens[0, : int(result.lengths[0])].tolist()
 
 
 def _sentences(

@@ -49,8 +49,10 @@ def _nbest(translator, **settings):
 def _open_search(translator):
     [tokens] = translator.encode(LINES[:1])
     limits = Limits(rows=1, max_length=16)
-    with closing(translator.open_search(DecodingConfig(beam_size=1), limits)) as search:
-        return search.submit(tokens, limit=6).result(60)
+    with closing(
+        translator.open_search(DecodingConfig(beam_size=1, max_extra_length=2), limits)
+    ) as search:
+        return search.submit(tokens).result(60)
 
 
 def _losses(translator):
