@@ -5,11 +5,12 @@ the chip, and skips blocks that a causal mask hides.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Shaped
+from jaxtyping import Array, Float, Shaped
 
 from t2t_jax.functional.masks import SegmentMask
 from t2t_jax.kernels.reference import Queries, Values
@@ -58,7 +59,8 @@ def splash_attention(
         query, key, value = (_padded(x).swapaxes(1, 2) for x in (query, key, value))
         # The kernel only compares segment ids: queries in padding get -1, which no key has.
         query_ids = _padded(jnp.where(query_ids == 0, -1, query_ids), -1)
-        heads = _attention(query, key, value, query_ids, _padded(key_ids), causal=mask.causal)
+        kernel = _kernel(query.shape[1], query.shape[2], key.shape[2], mask.causal)
+        heads = jax.vmap(kernel)(query, key, value, query_ids, _padded(key_ids))
         return heads.swapaxes(1, 2)[:, :length]
 
     attend_in_parts = in_parts(attend, (*[HEADS] * 3, _ROWS, _ROWS), HEADS)
@@ -70,21 +72,16 @@ def _padded(x: Shaped[Array, "b t *d"], value: int = 0) -> Shaped[Array, "b padd
     return jnp.pad(x, padding, constant_values=value)
 
 
-def _attention(
-    query: Float[Array, "b h q d_k"],
-    key: Float[Array, "b h k d_k"],
-    value: Float[Array, "b h k d_v"],
-    query_segments: Int[Array, "b q"],
-    key_segments: Int[Array, "b k"],
-    *,
-    causal: bool,
-) -> Float[Array, "b h q d_v"]:
-    """Compute attention of queries to the keys that have the same segment id."""
+def _kernel(num_heads: int, num_queries: int, num_keys: int, causal: bool) -> Callable[..., Array]:
+    """Make a kernel for attention of the queries of a row to the keys of the same segment.
+
+    Its arguments are queries [h, q, d_k], keys [h, k, d_k], values [h, k, d_v], and segment ids.
+    """
     # Import Pallas only in programs for TPUs, because this takes half a second.
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernels
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 
-    num_heads, shape = query.shape[1], (query.shape[2], key.shape[2])
+    shape = num_queries, num_keys
     row_mask = masks.CausalMask(shape) if causal else masks.FullMask(shape)
     query_block, key_block = (math.gcd(length, _MAX_BLOCK) for length in shape)
     sizes = kernels.BlockSizes(
@@ -104,4 +101,4 @@ def _attention(
     def in_row(query: Array, key: Array, value: Array, query_ids: Array, key_ids: Array) -> Array:
         return attend(query, key, value, kernels.SegmentIds(query_ids, key_ids), sinks)
 
-    return jax.vmap(in_row)(query, key, value, query_segments, key_segments)
+    return in_row
