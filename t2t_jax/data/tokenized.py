@@ -273,19 +273,12 @@ def windows(split: Examples, length: int, stride: int, start: int) -> Examples:
     context_begin = np.where(index == 0, 0, begin - (length - stride))
     offsets = split.target_offsets[sequence]
     tokens = np.asarray(split.target_tokens)
-    sources, source_offsets = _slices(tokens, offsets + context_begin - 1, offsets + begin)
+    source_lengths, target_lengths = begin - context_begin + 1, end - begin
+    sources = tokens[ranges(offsets + context_begin - 1, source_lengths)]
+    targets = tokens[ranges(offsets + begin, target_lengths)]
+    source_offsets, target_offsets = offsets_of(source_lengths), offsets_of(target_lengths)
     sources[source_offsets[:-1]] = start  # replaces the token before the context
-    targets, target_offsets = _slices(tokens, offsets + begin, offsets + end)
     return Examples(sources, source_offsets, targets, target_offsets, {}, split.num_pairs_read)
-
-
-def _slices(
-    tokens: Integer[np.ndarray, " tokens"],
-    begins: Int64[np.ndarray, " slices"],
-    ends: Int64[np.ndarray, " slices"],
-) -> tuple[Integer[np.ndarray, " total"], Int64[np.ndarray, " offsets"]]:
-    """Concatenate the slices `tokens[begins[i] : ends[i]]`, and return them with their offsets."""
-    return tokens[ranges(begins, ends - begins)], offsets_of(ends - begins)
 
 
 class TrainText(NamedTuple):
