@@ -52,7 +52,7 @@ class Limits:
     so a short sentence overtakes longer ones that arrived shortly before."""
 
 
-@dataclass(order=True, kw_only=True)
+@dataclass(order=True)
 class _Request:
     """A waiting or live sentence; requests are ordered by their due time."""
 
@@ -147,13 +147,8 @@ class OpenSearch:
         with self._queue_changed:
             self._check_queue()
             self._num_requests += 1
-            request = _Request(
-                due=now + len(tokens) * self.limits.seconds_per_token,
-                number=self._num_requests,
-                sentence=sentence,
-                future=future,
-                deadline=now + timeout,
-            )
+            due = now + len(tokens) * self.limits.seconds_per_token
+            request = _Request(due, self._num_requests, sentence, future, now + timeout)
             heapq.heappush(self._queue, request)
             self._queue_changed.notify()
         return future

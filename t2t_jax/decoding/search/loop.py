@@ -157,8 +157,8 @@ def results(strategy: Strategy, state: SearchState, pad_id: int = 0) -> SearchRe
     rows = state.rows
     none_finished = ~hypotheses.is_possible(rows.finished.scores[:, :1])
     is_added = jnp.broadcast_to(none_finished, rows.live.last.shape)
-    found, limits, penalty = rows.finished, rows.limits, strategy.penalty
-    best = hypotheses.add_finished(found, rows.live, is_added, limits, penalty)
+    finished, limits, penalty = rows.finished, rows.limits, strategy.penalty
+    best = hypotheses.add_finished(finished, rows.live, is_added, limits, penalty)
     positions = jnp.arange(state.capacity)
     ring_indices = (rows.starts[:, None] + positions) % state.capacity
     tokens = jnp.take_along_axis(best.tokens, ring_indices[:, None], axis=2)
