@@ -1,7 +1,6 @@
 """Which sentences are decoded together, in arrays of which sizes."""
 
 import dataclasses
-from functools import partial
 
 import jax
 import numpy as np
@@ -13,8 +12,9 @@ from t2t_jax.batch import EOS_ID
 from t2t_jax.config import Config, DecodingConfig
 from t2t_jax.config.families import FAMILIES
 from t2t_jax.decoding import row_group
+from t2t_jax.decoding.programs import Search, SearchInputs
 from t2t_jax.decoding.row_group import Sentence
-from t2t_jax.decoding.scheduler import decode, plan
+from t2t_jax.decoding.scheduler import decode, plan, strategy_of
 from t2t_jax.kernels.cpu import CPU
 from t2t_jax.kernels.gpu import CUDNN_GPU_FEW_QUERIES
 from t2t_jax.modules.models import make_model
@@ -40,8 +40,14 @@ def _decode_with(mesh, network=None, **changes):
     params = create_state(config, model, mesh).params
     embedding = params["embedding"]["embedding"]
     params = params | {"embedding": {"embedding": (embedding * 4).at[EOS_ID].multiply(1.5)}}
-    decoding = load_named(FAMILIES[config.model.architecture].scoring)(network or model)
-    return partial(decode, decoding, params=decoding.prepare(params, "none"), mesh=mesh)
+    model = load_named(FAMILIES[config.model.architecture].scoring)(network or model)
+    params = model.prepare(params, "none")
+
+    def decode_with(decoding, sentences, seed=0):
+        search = Search(model, strategy_of(decoding), mesh, 1)
+        return decode(search, SearchInputs(params, np.uint32(seed)), decoding, sentences)
+
+    return decode_with
 
 
 @pytest.fixture(scope="module")
