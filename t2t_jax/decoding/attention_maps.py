@@ -12,7 +12,7 @@ from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.arguments import text
 from t2t_jax.decoding.forbidden import spelt_by
 from t2t_jax.decoding.translator import Translator
-from t2t_jax.errors import UserError
+from t2t_jax.errors import UserError, did_you_mean
 from t2t_jax.modules.decoding_model import ScoringModel
 from t2t_jax.modules.ensemble import Ensemble
 from t2t_jax.modules.interceptors import InterceptedJit
@@ -22,6 +22,7 @@ from t2t_jax.parallel.mesh import on_host
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+_MOST_SUBWORDS_OF_A_PICTURE = 100  # larger panels would be thousands of pixels wide
 _LONGEST = 2048  # subwords; memory grows with the square of this number
 
 
@@ -52,9 +53,38 @@ class AttentionMaps(NamedTuple):
         Raises:
           UserError: matplotlib is not installed.
         """
-        from t2t_jax.decoding.attention_picture import heads
+        from t2t_jax.system.drawing import MAP, Picture
 
-        return heads(self, attention)
+        axis_labels = {
+            "encoder": (self.source, self.source),
+            "decoder": (self.target, ["<s>", *self.target[:-1]]),
+            "cross": (self.target, self.source),
+        }
+        if attention not in axis_labels:
+            choices = f"there are {', '.join(axis_labels)}"
+            advice = did_you_mean(attention, axis_labels, choices)
+            raise UserError(f"there is no attention {attention!r}; {advice}")
+        queries, keys = axis_labels[attention]
+        if max(len(queries), len(keys)) > _MOST_SUBWORDS_OF_A_PICTURE:
+            raise UserError(
+                f"a picture of {len(queries)} x {len(keys)} subwords is too large to read; the "
+                f"limit is {_MOST_SUBWORDS_OF_A_PICTURE} subwords on each axis"
+            )
+        weights = getattr(self, attention)  # [layers, heads, queries, keys]
+        rows, columns = weights.shape[:2]
+        size = columns * (0.8 + 0.16 * len(keys)), 1 + rows * (0.4 + 0.16 * len(queries))
+        figure = Picture(figsize=size, layout="constrained")
+        panels = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
+        for (layer, head), axes in zip(np.ndindex(rows, columns), panels.flat, strict=True):
+            image = axes.imshow(weights[layer, head], cmap=MAP, vmin=0, vmax=1)
+            axes.set_title(f"layer {layer + 1}, head {head + 1}", fontsize=9)
+        # Panels share their axes, and drawing thousands of hidden labels takes seconds.
+        for axes in panels[-1]:
+            axes.set_xticks(range(len(keys)), keys, rotation=90, fontsize=8, parse_math=False)
+        for axes in panels[:, 0]:
+            axes.set_yticks(range(len(queries)), queries, fontsize=8, parse_math=False)
+        figure.colorbar(image, ax=panels, label=f"{attention} attention; each row sums to 1")
+        return figure
 
 
 def attention_maps(translator: Translator, source: str, target: str | None = None) -> AttentionMaps:
