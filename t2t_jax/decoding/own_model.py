@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int, Int32, PyTree
 
 from t2t_jax.batch import PAD_ID
 from t2t_jax.decoding.search.hypotheses import SearchResult, take_hypotheses
-from t2t_jax.decoding.search.loop import begin, search
+from t2t_jax.decoding.search.loop import advance, begin, results
 from t2t_jax.decoding.search.strategies import BeamSearch, Greedy, Strategy
 from t2t_jax.errors import UserError
 
@@ -59,7 +59,9 @@ def beam_search(
         if value < minimum:
             raise UserError(f"{name}={value} is less than {minimum}")
     start = _checked_starts(step, state, start, eos_id, beam_size)
-    beam_strategy: Strategy = BeamSearch(eos_id, beam_size, alpha, num_best=beam_size)
+    strategy: Strategy = BeamSearch(eos_id, beam_size, alpha, num_best=beam_size)
+    if beam_size == 1:
+        strategy = Greedy(eos_id)
 
     def search_step(
         tokens: Array, positions: Array, clock: Array, ancestry_mask: Array, state: PyTree
@@ -78,7 +80,7 @@ def beam_search(
         capacity=max_length,
         bos_id=0,  # `search_step` replaces it by `start`
     )
-    return search(beam_strategy if beam_size > 1 else Greedy(eos_id), search_step, searches, pad_id)
+    return results(strategy, advance(strategy, search_step, searches), pad_id)
 
 
 def _checked_starts(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from t2t_jax.decoding.search.constraints import Constraints, Phrases
-from t2t_jax.decoding.search.loop import begin, search
+from t2t_jax.decoding.search.loop import advance, begin, results
 from t2t_jax.decoding.search.strategies import BeamSearch, Greedy, Sampling
 from tests.selection import thorough_after
 
@@ -68,7 +68,7 @@ def search_with(strategy, constraints, prefixes, keys=None):
         constraints=constraints,
         prefixes=prefixes,
     )
-    return search(strategy, step, state, constraints=constraints)
+    return results(strategy, advance(strategy, step, state, constraints=constraints))
 
 
 def arrays(fields, has_prefixes):

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from t2t_jax.decoding.search.hypotheses import IMPOSSIBLE, LengthPenalty, SearchResult
-from t2t_jax.decoding.search.loop import admit, advance, begin, resize, results, rewind, search
+from t2t_jax.decoding.search.loop import admit, advance, begin, resize, results, rewind
 from t2t_jax.decoding.search.reductions import Reductions, argmax_and_logsumexp
 from t2t_jax.decoding.search.strategies import BeamSearch, Greedy, Sampling
 from t2t_jax.kernels.cpu import CPU
@@ -58,7 +58,8 @@ def toy_cache(batch_size, max_length, beam_size):
 
 def search_from(strategy, step, cache, limits, capacity, keys=None):
     how = {"beam_size": strategy.beam_size, "capacity": capacity, "bos_id": BOS, "keys": keys}
-    return search(strategy, step, begin(cache, jnp.minimum(limits, capacity), **how))
+    state = begin(cache, jnp.minimum(limits, capacity), **how)
+    return results(strategy, advance(strategy, step, state))
 
 
 def toy_search(strategy, table, sentences, max_lengths, max_length=8, keys=None):

@@ -17,7 +17,7 @@ import sys
 sys.path.insert(0, sys.argv[1])
 
 import jax.numpy as jnp
-from search.loop import begin, search
+from search.loop import advance, begin, results
 from search.strategies import BeamSearch, Greedy
 
 EOS, A, B, C, BOS = range(5)
@@ -29,11 +29,12 @@ logits = jnp.log(probabilities.at[B, EOS].set(1.0))
 
 for strategy in Greedy(EOS), BeamSearch(EOS, beam_size=3, alpha=0.0, num_best=1):
     sizes = {"beam_size": strategy.beam_size, "capacity": 4, "bos_id": BOS}
-    found = search(
+    ended = advance(
         strategy,
         lambda tokens, positions, clock, ancestry_mask, cache: (logits[tokens], cache),
         begin((), jnp.array([4, 4]), **sizes),
     )
+    found = results(strategy, ended)
     for tokens, log_prob, length in zip(found.tokens, found.log_probs, found.lengths):
         text = "".join("$abc"[token] for token in tokens[0, : length[0]])
         print(text, round(float(jnp.exp(log_prob[0])), 4))

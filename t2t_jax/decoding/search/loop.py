@@ -114,6 +114,7 @@ def advance(
 
     Args:
       step: computes the logits of the next tokens, and the new cache.
+      state: searches from `begin`; the defaults of the other arguments run them to their end.
       max_live: stop once at most this many sentences are live.
       constraints: the constraints passed to `begin`.
       max_steps: the most steps to compute; None sets no limit.
@@ -219,22 +220,6 @@ def put_rows(tree: Tree, new: Tree, rows: Int[Array, " n"]) -> Tree:
 def resize_rows(tree: Tree, num_rows: int) -> Tree:
     """Cut arrays to their first `num_rows` rows, or append copies of the last row."""
     return jax.tree.map(lambda x: x[jnp.minimum(jnp.arange(num_rows), len(x) - 1)], tree)
-
-
-def search(
-    strategy: Strategy,
-    step: StepFn,
-    state: SearchState,
-    pad_id: int = 0,
-    constraints: Constraints = UNCONSTRAINED,
-) -> SearchResult:
-    """Run the searches of a batch until all have ended, and return their results.
-
-    Args:
-      state: searches from `begin`, with capacity for the limit of each sentence.
-      constraints: the constraints passed to `begin`.
-    """
-    return results(strategy, advance(strategy, step, state, constraints=constraints), pad_id)
 
 
 def _ancestry_mask(
