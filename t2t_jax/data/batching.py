@@ -53,8 +53,7 @@ class Batches:
         """Count the batch rows that the examples fill, without reading their tokens.
 
         Args:
-          rows_of: a function that returns the number of rows that the devices compute for a batch
-            of this shape, including empty rows.
+          rows_of: returns the rows that the devices compute for a batch shape, with empty rows.
         """
         self.parts = examples if isinstance(examples, Parts) else OnePart(examples)
         content = self.parts.content
@@ -129,8 +128,7 @@ class Batches:
     def bounds_with_few_empty_rows(self, max_share: float) -> tuple[int, int] | None:
         """Find source and target tokens per step that make `empty_rows` at most `max_share`.
 
-        The result is nearest to the config's values. It is None if values up to four times as
-        large do not suffice.
+        Return the values nearest to the config's, or None if four times these do not suffice.
         """
         rows, source_length, target_length = self._form.shapes[-1]
         min_rows = self._rows_of(BatchShape(1, source_length, target_length))  # fill all devices
@@ -154,8 +152,8 @@ class Batches:
 
         Args:
           step: the step, counted from 0 over all epochs.
-          rows: indices of the rows to make, in ascending order; rows beyond the end of the global
-            batch are empty. None makes the whole global batch.
+          rows: indices of the rows to make, ascending; None makes all. Rows beyond the end of the
+            global batch are empty.
         """
         shape = self.shape(step)
         indices = np.arange(shape.rows) if rows is None else rows
@@ -219,7 +217,7 @@ class Batches:
     ) -> Int32[np.ndarray, " rows"]:
         """Return a part's row index for each position in the order that the rows are read.
 
-        The part is entry `index` of `portions`. Each pass over it has a new random order.
+        Each pass over the part, entry `index` of `portions`, has a new random order.
         """
         part, copy = int(portions.parts[index]), int(portions.copies[index])
         first_order = int(portions.begin[index])
@@ -231,11 +229,7 @@ class Batches:
         return rows
 
     def _read_ahead(self, epoch: int, index: int, part_slice: slice) -> None:
-        """Open some parts of a window in a background thread, unless an earlier call did.
-
-        Args:
-          index: the index of the window in the epoch.
-        """
+        """Open parts of a window of an epoch in a background thread, unless an earlier call did."""
 
         def open_all() -> None:
             windows = self._windows(epoch)
@@ -259,8 +253,7 @@ class Batches:
         """Yield the batches of steps `start` to `stop - 1`, which background threads make.
 
         Args:
-          rows_of: a function that returns the indices of the rows to make for a shape; None makes
-            all rows.
+          rows_of: returns the indices of the rows to make for a shape; None makes all rows.
         """
         with needs_extra("train", "training"):
             import grain
@@ -317,7 +310,7 @@ class Batches:
 
         Args:
           passes: the number of passes over each part; 1.5 is one random order and half of another.
-          parts: the indices of these parts (pieces of the corpus).
+          parts: the indices of these parts.
         """
         counts = self._counts[parts]  # [n, classes]
         # Parts and classes round at different fractions, so that their sum neither gains nor loses
@@ -344,8 +337,8 @@ class Batches:
         """Return the rows of a part sorted by class (batch shape), in random order within a class.
 
         Args:
-          epoch: the index of the random order to make; without a mixture, epoch n uses order n.
-          copy: the index of the copy, if a mixture reads several copies of the part.
+          epoch: the index of the random order; without a mixture, epoch n uses order n.
+          copy: the index of the copy, if a mixture reads several.
         """
         _, layout = self._open_part(part)
         classes = np.tile(layout.classes, self._repeats[part])
@@ -383,7 +376,7 @@ def _reasons(skipped: Mapping[str, int]) -> str:
 
 
 class _Window(NamedTuple):
-    """Parts of the corpus that an epoch reads together, and whose rows it shuffles together."""
+    """Parts that an epoch reads together, and whose rows it shuffles together."""
 
     portions: Portions
     """The portions of the parts, in the order of their rows in a batch."""
@@ -416,10 +409,7 @@ def _spread_rows(
 ) -> Int32[np.ndarray, "2 rows"]:
     """Order the rows of a window, so that each batch has an even share of each part.
 
-    A window is a group of parts (pieces of the corpus) that are read together.
-
     Args:
-      window: how many rows of each class (batch shape) to read from each part, and from where.
       totals: the number of rows of each class in one of the random orders of each part.
       rng: draws an offset for each part.
 
@@ -451,8 +441,7 @@ def _members(
 ) -> Placement:
     """Return the row and segment of each example in a batch.
 
-    The layout packs examples into rows. Those of its row `layout_rows[i]` go to batch row
-    `rows[i]`, in order.
+    The examples of row `layout_rows[i]` of the layout go to batch row `rows[i]`, in order.
     """
     starts = layout.starts[layout_rows]
     counts = layout.starts[layout_rows + 1] - starts  # examples of each row

@@ -126,11 +126,8 @@ def _packed_shape(content: Content, longest_length: int, config: DataConfig) -> 
 def batch_shape(config: DataConfig, source_length: int, target_length: int) -> BatchShape:
     """Return a batch shape with as many rows of these lengths as the tokens per step allow.
 
-    The batch has at least one row. From 8 rows on, their number is a multiple of 8.
-
-    Args:
-      config: the tokens per step.
-      source_length: source positions of a row; 0 for text of one language.
+    The batch has at least one row; from 8 on, a multiple of 8. Text of one language has source
+    length 0.
     """
     # Sentences of dev and test have any length. Meshes and matrix units divide multiples of 8.
     rows = config.target_tokens_per_step // target_length
@@ -152,10 +149,6 @@ def cut(counts: Integer[np.ndarray, " classes"], form: Form) -> Cuts:
     """Return the cuts that divide rows, sorted by class (batch shape), into full batches.
 
     The remaining rows of a class join the next class. Only the last batch may have fewer rows.
-
-    Args:
-      counts: the number of rows of each class.
-      form: the batch shape of each class.
     """
     starts, classes, start = [np.empty(0, np.int64)], [np.empty(0, np.int64)], 0
     last_class = max(np.flatnonzero(counts).tolist(), default=-1)

@@ -109,7 +109,7 @@ class MixedParts:
 
     @property
     def repeats(self) -> Int[np.ndarray, " parts"]:
-        """Return, for each part (piece of a corpus), how often one pass over it reads each row."""
+        """Return how often one pass over each part reads each row."""
         repeats = [max(1, int(component.times)) for component in self.components]
         return np.repeat(np.array(repeats, np.int64), np.diff(self._part_starts))
 
@@ -127,7 +127,7 @@ class MixedParts:
         return corpus.open(index)
 
     def shape(self, shape: BatchShape, max_examples: int) -> BatchShape:
-        """Return the shape of the arrays of a batch: the maximum over the corpora."""
+        """Return the array shape of a batch: the maximum over the corpora."""
         shapes = [component.parts.shape(shape, max_examples) for component in self.components]
         return BatchShape(*map(max, zip(*shapes, strict=True)))
 
@@ -158,12 +158,12 @@ class MixedParts:
         return windows
 
     def packing_key(self, seed: int, part: int) -> tuple[int, int]:
-        """Return the two integers that seed the packing of a part's pairs into rows."""
+        """Return what seeds the packing of a part's pairs into rows."""
         corpus, index = self._find(part)
         return corpus.packing_key(seed, index)
 
     def row_counts(self, form: Form, count: CountRows) -> RowCounts:
-        """Call `count` for each part, and return its numbers of rows by class (batch shape)."""
+        """Count the rows of each part and class."""
 
         def count_part(first_part: int, index: int) -> tuple[Int[np.ndarray, " classes"], int]:
             return count(first_part + index)

@@ -33,10 +33,7 @@ class RowCounts(NamedTuple):
 
 
 class Portions(NamedTuple):
-    """The rows that training reads from a window, a group of parts that are open together.
-
-    A part is a piece of the corpus. The arrays have an entry for each part.
-    """
+    """The rows that training reads from a window; each array has an entry for each part."""
 
     parts: Int[np.ndarray, " n"]
     """The indices of the parts."""
@@ -44,7 +41,7 @@ class Portions(NamedTuple):
     """The index of the copy to read, if an epoch has several copies of a part."""
     begin: Float[np.ndarray, " n"]
     """How often training has read the part before this window. For example, 2.25 means that it has
-    read all rows twice, and then a quarter of the rows in a third random order."""
+    read all rows twice, and a quarter of them in a third random order."""
     end: Float[np.ndarray, " n"]
     """How often training has read the part after this window."""
 
@@ -55,7 +52,7 @@ class Parts(Protocol):
 
     @property
     def content(self) -> Content:
-        """Return the statistics of all parts together."""
+        """Return the statistics of all parts."""
 
     @property
     def window(self) -> int:
@@ -73,14 +70,11 @@ class Parts(Protocol):
         """Return the examples of a part."""
 
     def shape(self, shape: BatchShape, max_examples: int) -> BatchShape:
-        """Return the array shape of a batch.
-
-        Its rows have `shape`, and each has at most `max_examples` examples.
-        """
+        """Return the array shape of a batch of such rows, with at most `max_examples` in each."""
 
     @property
     def repeats(self) -> Int[np.ndarray, " parts"]:
-        """Return how many times one pass over each part reads each of its rows; usually 1."""
+        """Return how often one pass over each part reads each of its rows; usually 1."""
         return np.ones(len(self), np.int64)  # a mixture repeats the rows of tiny corpora
 
     def windows(self, epoch: int, rng: np.random.Philox) -> list[Portions]:
@@ -97,19 +91,11 @@ class Parts(Protocol):
         return windows
 
     def packing_key(self, seed: int, part: int) -> tuple[int, int]:
-        """Return the two integers that seed the packing of a part's pairs into rows.
-
-        Args:
-          seed: the seed of the order of the data.
-        """
+        """Return the two integers that seed the packing of a part's pairs into rows."""
         return seed, part
 
     def row_counts(self, form: Form, count: CountRows) -> RowCounts:
-        """Count the rows of each part and class (batch shape).
-
-        Args:
-          count: counts the rows of one part.
-        """
+        """Count the rows of each part and class; `count` counts those of one part."""
         counts, max_examples = zip(*map(count, range(len(self))), strict=True)
         return RowCounts(np.stack(counts), max(max_examples))
 
@@ -139,7 +125,7 @@ class OnePart(Parts):
         return self.examples
 
     def shape(self, shape: BatchShape, max_examples: int) -> BatchShape:
-        """Return the array shape of a batch whose rows have `shape`."""
+        """Return the array shape of a batch."""
         return self.examples.shape(shape, max_examples)
 
     def token_counts(self) -> Int[np.ndarray, " vocab"]:

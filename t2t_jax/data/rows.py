@@ -73,9 +73,7 @@ class Examples:
     def shape(self, shape: BatchShape, max_examples: int) -> BatchShape:
         """Return the shape of the arrays that `batch` makes for rows of this shape.
 
-        Args:
-          shape: the shape of the rows; arrays of text have the same shape.
-          max_examples: the most examples of a row.
+        Arrays of text have the shape of the rows, whatever the most examples of a row.
         """
         return shape
 
@@ -83,8 +81,8 @@ class Examples:
         """Make a batch of the chosen examples.
 
         Args:
-          shape: the number of rows, and the array lengths that the method `shape` returns.
-          rows: the step and row indices, on which random changes of a subclass may depend.
+          shape: the number of rows, and the array lengths from the method `shape`.
+          rows: the step and row indices, for random changes of a subclass.
         """
         sources = np.asarray(self.source_tokens), np.asarray(self.source_offsets)
         targets = np.asarray(self.target_tokens), np.asarray(self.target_offsets)
@@ -109,7 +107,7 @@ class Lengths(NamedTuple):
 
     @classmethod
     def combined(cls, texts: Iterable[tuple["Lengths", Fraction | int]]) -> "Lengths":
-        """Combine the statistics of texts, each with the number of times it is read."""
+        """Combine statistics of texts, each with the number of times it is read."""
         weighted_lengths = list(texts)
         return cls(
             max((lengths.max_length for lengths, _ in weighted_lengths), default=0),

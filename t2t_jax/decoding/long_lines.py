@@ -36,8 +36,8 @@ def parts(
 ) -> list[LinePart]:
     """Split lines into parts that are short enough to be decoded; most lines are one part.
 
-    A part ends at the last sentence boundary in the second half of its maximum length; without a
-    sentence boundary, at the last space there; without a space, between two subwords.
+    A part ends at the last sentence boundary in the second half of its maximum length, else at the
+    last space there, else between two subwords.
 
     Args:
       sources: ids of the lines, with an end-of-sentence token.

@@ -115,8 +115,7 @@ class RowGroup:
 
         Args:
           arrivals: keys and sentences, at most `num_free`.
-          batch_sizes: batch sizes with compiled programs, smallest first.
-          lengths: source lengths with compiled programs, shortest first.
+          batch_sizes: sizes with compiled programs, ascending, as are the source `lengths`.
         """
         pairs = sorted(zip(*self._assign(arrivals), strict=True), key=lambda pair: pair[1].length)
         while pairs:

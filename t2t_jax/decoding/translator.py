@@ -131,8 +131,7 @@ class Translator:
     def params(self) -> Parameters:
         """Return the parameters in the form of training, on the devices.
 
-        Do not change the dictionaries: change a copy, `jax.tree.map(lambda x: x, params)`, and pass
-        it to `with_params`.
+        Change a copy, `jax.tree.map(lambda x: x, params)`, and pass it to `with_params`.
 
         Raises:
           UserError: the dictionaries were changed in place.
@@ -152,8 +151,7 @@ class Translator:
         `steps` and `ema_decays` of the new translator are empty.
 
         Args:
-          params: arrays with the paths, shapes and dtypes of `self.params`; later changes of the
-            dictionaries or of NumPy arrays have no effect.
+          params: arrays with the paths, shapes and dtypes of `self.params`; copied if from NumPy.
 
         Raises:
           UserError: a parameter is missing, unknown, or has another shape or dtype.
@@ -202,7 +200,7 @@ class Translator:
         return translator
 
     def check_process(self) -> None:
-        """Check that this process created the translator: JAX would hang in a forked process."""
+        """Check that this process created the translator: JAX hangs in a forked process."""
         if os.getpid() != self._process:
             raise UserError(
                 "this translator was made before the process was forked, and JAX's threads do not "
@@ -409,8 +407,7 @@ class Translator:
     def open_search(self, decoding: DecodingConfig, limits: Limits, *, seed: int = 0) -> OpenSearch:
         """Start a search that accepts sentences at any time; the caller has to close it.
 
-        The prefix of a sentence must be `target_begin` of this translator's vocabulary, or of a
-        translator from `between`.
+        The prefix of a sentence must be `target_begin` of the vocabulary, also after `between`.
         """
         self.check_process()
         search, inputs = self.search_program(decoding, 1, seed)
@@ -476,10 +473,7 @@ def _stripped(lines: Iterable[str]) -> list[str]:
 
 
 def _sample_number(part: long_lines.LinePart, first_line: int) -> int:
-    """Return the number that seeds sampling for a part of a long line.
-
-    The first part uses the line number. Later parts add an offset to it.
-    """
+    """Return the number that seeds sampling for a part of a line; the first has the line number."""
     # The odd multiplier spreads the numbers of later parts, so that few equal a line number.
     return (first_line + part.line + part.order * 0x9E3779B1) % 2**31
 

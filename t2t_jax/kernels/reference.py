@@ -121,7 +121,7 @@ def linear(
     Args:
       x: input vectors.
       kernel: the matrix W: an array as in training, or a form of it for decoding.
-      bias: the vector b; None means no bias.
+      bias: the vector b.
       query_mask: False for the positions whose x W becomes zero; None keeps all positions.
       multiply: multiplies by an array.
       multiply_rows: multiplies by a `Transposed` matrix.
@@ -179,12 +179,11 @@ def losses(
     Args:
       x: output of the decoder.
       embedding: matrix of the output projection.
-      bias: bias of the logits; None means no bias.
+      bias: bias of the logits.
       targets: ids of the correct tokens.
       epsilon: the label smoothing eps_ls.
-      is_training: whether to use `project_in_training`.
       project: the output projection.
-      project_in_training: the output projection in training; None means `project`.
+      project_in_training: the output projection if `is_training`; None means `project`.
       cross_entropy: computes the loss from logits, targets and epsilon.
       guess: estimates the maximum logits for `cross_entropy`, from `x`, the targets and the matrix.
     """

@@ -118,8 +118,8 @@ class PublishedExperiment:
     name: str
     """The key of the experiment in `paper.EXPERIMENTS`, which lists its settings."""
     model: str
-    """The key of the model in `paper.TRAINING`, which lists the cost of training; any other name if
-    the paper states no cost."""
+    """The key of the model in `paper.TRAINING`, or another name if the paper states no cost of
+    training."""
     figures: list[str]
     """Sentences that quote the scores of the paper."""
     section: str | None = None
@@ -128,13 +128,12 @@ class PublishedExperiment:
     test_sets: Mapping[str, str] = field(default_factory=dict)
     """The test sets of the paper, keyed by split: dev and test."""
     comparable: frozenset[str] = frozenset()
-    """The names of test sets that count as test sets of the paper. Empty for another corpus, whose
-    test sets the report does not list as deviations."""
+    """The names of test sets that count as the paper's; empty for another corpus, whose test sets
+    the report does not list as deviations."""
     changes_on_dev: Mapping[str, object] = field(default_factory=dict)
     """Settings, keyed by attribute of `Config`, that the paper changes when it scores only dev."""
     unchecked: Mapping[str, str] = field(default_factory=dict)
-    """Sentences, keyed by the name of a constant of the paper, for constants that a config does not
-    determine."""
+    """Sentences about constants of the paper that a config does not determine, keyed by name."""
 
     @property
     def settings(self) -> dict[str, object]:
@@ -146,8 +145,8 @@ def beside_base_model(config: Config, corpus_has: str, paper_has_not: str) -> Pu
     """Return the base model of the paper, to compare with a run of a task that the paper lacks.
 
     Args:
-      corpus_has: what the report says after the name of the corpus, such as "has labels".
-      paper_has_not: what the report says after "The paper", such as "predicts no labels".
+      corpus_has: follows the name of the corpus, such as "has labels".
+      paper_has_not: follows "The paper", such as "predicts no labels".
     """
     return PublishedExperiment(
         name="base, English-German",
@@ -158,11 +157,7 @@ def beside_base_model(config: Config, corpus_has: str, paper_has_not: str) -> Pu
 
 
 def longest_rows(data: DataConfig, *, has_sources: bool = True) -> BatchShape:
-    """Return the shape of a text batch with rows of the maximal length `data.max_length`.
-
-    Args:
-      has_sources: True adds sources, with the same length as targets.
-    """
+    """Return the shape of a text batch with rows of the maximal length `data.max_length`."""
     longest = bucket_lengths(data.max_length)[-1]
     return batch_shape(data, longest * has_sources, longest)
 
@@ -192,8 +187,7 @@ class Task(Protocol):
     measures: ClassVar[tuple[Measure, ...]]
     """The scores that the report on a run shows, in the order of its columns."""
     across_scripts: ClassVar[bool] = False
-    """True if a subword may contain both letters and punctuation. By default, words and the
-    punctuation after them are separate subwords."""
+    """Whether a subword may contain both letters and punctuation."""
 
     def largest_shape(self, config: Config) -> BatchShape:
         """Return the shape of a batch with rows of the maximal length, one example per row."""
@@ -202,11 +196,7 @@ class Task(Protocol):
     def vocabulary(
         self, config: Config, corpus: Corpus, inherited: Vocabulary | None = None
     ) -> Vocabulary:
-        """Make the vocabulary of a new run, shared by sources and targets (section 5.1).
-
-        Args:
-          inherited: the vocabulary of the parent run (`training.init_from`), if any.
-        """
+        """Make the vocabulary of a new run (section 5.1), or return the inherited one."""
         if inherited is not None:
             return inherited
         return prepare_vocabulary(config.data, corpus, across_scripts=self.across_scripts)
