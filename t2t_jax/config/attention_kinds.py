@@ -61,7 +61,7 @@ class AttentionKind:
         """Return what W^O reads, `[b, q, h, d_v]`.
 
         Args:
-          heads: the weighted values of all maps, `[b, q, h m, d_v]`.
+          heads: the weighted values of all maps, `[b, q, h m, d_v]`; zeros at padding.
           gates: the projections of `gates`, each `[b, q, h, width]`.
           params: the arrays of `parameters`.
           layer: the index in the stack, from 0; an integer array in training.

@@ -7,7 +7,7 @@ depends on other positions, their number or their index would give different res
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 
 import jax
@@ -15,7 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, DTypeLike, Float, PyTree
 
-from t2t_jax.config import Config, ModelConfig
+from t2t_jax.config import AttentionConfig, Config, ModelConfig
+from t2t_jax.config.attention_kinds import AttentionKind
 from t2t_jax.config.registry import Entry
 from t2t_jax.config.tables import TABLES
 from t2t_jax.errors import UserError, in_one_line
@@ -101,6 +102,10 @@ _RULES = {
         "a score may depend only on its query, its key and the learned parameters of its head (not "
         "on jnp.arange over keys or key.shape[1]; use model.position for positions)"
     ),
+    "combine": (
+        "combine may depend only on the heads and the gates of its position, on its parameters and "
+        "on the layer"
+    ),
 }
 
 # Float32 sums in another order differ by about 1e-6. A function that rounds to bfloat16 inside
@@ -116,8 +121,6 @@ def function_problems(config: Config, *, executes: bool = True) -> Iterator[str]
     Args:
       executes: whether to execute the functions; False only traces and differentiates them.
     """
-    from t2t_jax.modules.attention_checks import attention_problem  # it calls `call`
-
     rows = {name: table[getattr(config.model, name)] for name, table in TABLES.items()}
     for name, entry in (rows | {"attention_kind": config.model.attention.scores}).items():
         if not entry or not entry.title:
@@ -126,9 +129,22 @@ def function_problems(config: Config, *, executes: bool = True) -> Iterator[str]
         for use in (name, "query_key_norm") if has_heads else (name,):
             if problem := _problem(entry, _AXES[use], _RULES[name], config.model, executes):
                 yield problem
-    for attention in {attention for stack in config.model.stacks for attention in stack.attentions}:
-        if problem := attention_problem(attention, attention.kind, executes):
+    attentions = (attention for stack in config.model.stacks for attention in stack.attentions)
+    for attention in dict.fromkeys(attentions):
+        if problem := _attention_problem(attention, attention.kind, executes):
             yield problem
+
+
+@cache
+def _attention_problem(config: AttentionConfig, kind: AttentionKind, executes: bool) -> str | None:
+    """Return a message for a kind; `kind` is that of the config, for the cache of results."""
+    from t2t_jax.modules.attention_checks import SEGMENTS, attention_results  # these call `call`
+
+    if not config.combination or not config.combination.title:
+        return None
+    x = np.random.default_rng(1).standard_normal((*SEGMENTS.shape, 8), np.float32)
+    results = jax.jit(partial(attention_results, config))
+    return _difference(config.combination.title, _RULES["combine"], results, [x], {}, executes)
 
 
 @cache
@@ -156,6 +172,23 @@ def _problem(entry: Entry, axes: str, rule: str, model: ModelConfig, executes: b
         slices = jax.lax.map(partial(apply_at, arrays, params), jnp.arange(math.prod(loop_sizes)))
         return values, slices.reshape(shape), pullback(jnp.ones_like(values))
 
+    return _difference(entry.title, rule, results, arrays, params, executes)
+
+
+def _difference(
+    title: str,
+    rule: str,
+    results: Callable[..., PyTree[Array]],
+    arrays: Sequence[np.ndarray],
+    params: Mapping[str, np.ndarray],
+    executes: bool,
+) -> str | None:
+    """Return a message if a function fails, or depends on other positions.
+
+    Args:
+      results: a function of arrays and parameters that returns the values of all positions computed
+        together, the values of positions computed alone, and gradients.
+    """
     try:
         if not executes:
             jax.eval_shape(results, arrays, params)
@@ -166,16 +199,16 @@ def _problem(entry: Entry, axes: str, rule: str, model: ModelConfig, executes: b
     except UserError as error:
         return str(error)
     except Exception as error:  # JAX cannot differentiate the function
-        return f"{entry.title} cannot be differentiated: {in_one_line(error)[:300]}; fix it"
+        return f"{title} cannot be differentiated: {in_one_line(error)[:300]}; fix it"
     if not all(np.isfinite(x).all() for x in jax.tree.leaves((values, gradients))):
-        return f"{entry.title} has values or gradients that are not finite; fix the function"
+        return f"{title} has values or gradients that are not finite; fix the function"
     differences = np.nan_to_num(abs(values - slices), nan=np.inf)
     worst = np.unravel_index(differences.argmax(), differences.shape)
     tolerance = _TOLERANCE * abs(values).max() + _ROUNDINGS * abs(values - nudged_values).max()
     if differences[worst] <= tolerance:
         return None
     return (
-        f"{entry.title} gives {values[worst]:.6g} if many positions are computed together, but "
+        f"{title} gives {values[worst]:.6g} if many positions are computed together, but "
         f"{slices[worst]:.6g} if one is computed alone, as in decoding; {rule}, and not on state "
         "or random numbers; fix the function"
     )

@@ -91,12 +91,6 @@ _KINDS = {
         "num_kv_heads": 1,
         "attention_window": 3,
     },
-    "gated": {
-        "attention_kind": "gated_attention",
-        "attention_bias": True,
-        "num_kv_heads": 1,
-        "d_v": 3,
-    },
     "differential": {
         "attention_kind": "differential_attention",
         "position": "alibi",
