@@ -323,7 +323,7 @@ def register(kind: str, name: str = "", *, replace: bool = False) -> Callable[[_
     Args:
       kind: activation, normalization, attention, position, schedule, optimizer, loss, measure,
         task or family.
-      name: None takes the name of the function or class, in snake case.
+      name: "" takes the name of the function or class, in snake case.
       replace: whether to replace another definition of the name. Compiled programs are dropped;
         configs, models and translators that exist must be made again.
 

@@ -1,19 +1,19 @@
 """The tables of config names: network functions, position schemes and optimizers.
 
-Flags, errors, documents, modules and costs read these tables. A config file can register an
-activation, a normalization or a score function::
+Flags, errors, documents, modules and costs read these tables. A config file, a program or a
+notebook can add names::
 
     import jax
     import t2t_jax
-    from t2t_jax.config import Config, EncoderDecoderConfig
+    from t2t_jax import Config
 
-    t2t_jax.register_activation("relu6", jax.nn.relu6)
+    t2t_jax.register("activation", "relu6")(jax.nn.relu6)
 
     def get_config():
-        return Config(model=EncoderDecoderConfig(feed_forward="relu6"))
+        return Config().replace({"model.feed_forward": "relu6"})
 
 A run stores the name and a copy of the registering file, but loading the run never executes the
-copy. Before loading, a config file or a file in T2T_JAX_REGISTER must register the name.
+copy. Before loading, the process must register the name again.
 """
 
 from collections.abc import Callable, Mapping
