@@ -124,11 +124,13 @@ def own_corpus(data: object, config: DataConfig, split: str = "train") -> Corpus
 
     Args:
       data: a `Corpus`, which is returned unchanged, or data as `data.own` describes it.
-      split: the name of the split if `data` is one sequence.
+      split: the name of the split if `data` is one sequence; "dev" is a part of it if
+        `config.dev_lines` is set.
     """
     if isinstance(data, Corpus):
         return data
-    parts = own_splits(data, config, split)
+    # With `dev_lines`, one sequence has the pairs of train and dev, as in training.
+    parts = own_splits(data, config, "train" if config.dev_lines and split == "dev" else split)
     task = tasks.task_name(config.corpus, config.task)
     return _checked(OWN, parts, config.dev_lines if "train" in parts else 0, task)
 
