@@ -24,7 +24,6 @@ from t2t_jax.decoding.search.constraints import Constraints, Phrases
 from t2t_jax.errors import UserError
 
 _SPACE = b" "
-_COMPLETE = -1
 
 
 def constraints_of(decoding: DecodingConfig, vocabulary: Vocabulary) -> Constraints:
@@ -62,24 +61,22 @@ def automaton(phrases: tuple[str, ...], vocabulary: Vocabulary) -> Phrases:
     compiled program.
     """
     pieces = _Pieces(spelt_by(vocabulary))
-    initial: list[bool] = []
-    always: list[bool] = []
+    texts = dict.fromkeys(_SPACE + " ".join(words.split()).encode() for words in phrases)
+    num_states = _power_of_two(sum(map(len, texts)))
+    initial, always = np.zeros((2, num_states), np.bool_)
     edges: list[tuple[int, int, int]] = []
-    for phrase in dict.fromkeys(" ".join(words.split()) for words in phrases):
-        text = _SPACE + phrase.encode()
-        first = len(always)  # index of the state in which no byte of this phrase is matched
+    first = 0  # index of the state in which no byte of a phrase is matched
+    for text in texts:
+        always[first] = True
+        initial[first : first + 2] = True  # the start of an output counts as a space
         for start in range(len(text)):
-            always.append(start == 0)
-            initial.append(start <= 1)  # the start of an output counts as a space
             for token, end in pieces.edges(text, start):
-                edges.append((first + start, token, _COMPLETE if end == len(text) else first + end))
-    num_states = _power_of_two(len(always))
-    padded_edges = np.tile(np.array([0, -1, -1], np.int32), (_power_of_two(len(edges)), 1))
+                target = num_states if end == len(text) else first + end
+                edges.append((first + start, token, target))
+        first += len(text)
+    padded_edges = np.tile(np.array([0, -1, num_states], np.int32), (_power_of_two(len(edges)), 1))
     padded_edges[: len(edges)] = edges or padded_edges[:0]
-    sources, tokens, targets = padded_edges.T
-    targets = np.where(targets == _COMPLETE, num_states, targets)
-    widths = (0, num_states - len(always))
-    return Phrases(np.pad(initial, widths), np.pad(always, widths), sources, tokens, targets)
+    return Phrases(initial, always, *padded_edges.T)
 
 
 @lru_cache(maxsize=4)
