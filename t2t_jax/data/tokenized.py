@@ -203,11 +203,7 @@ def concatenate(splits: Sequence[Examples]) -> Examples:
 
 
 def after_first_tokens(split: Examples) -> Examples:
-    """Return pairs that keep only the first source token as the source.
-
-    The other source tokens come before the target, so that a decoder-only model learns to predict
-    them, too.
-    """
+    """Move all source tokens but the first before the target, so that a model predicts them too."""
     begins, num_moved = split.source_offsets[:-1], split.source_lengths - 1
     offsets = offsets_of(num_moved + split.target_lengths)
     source_tokens = np.asarray(split.source_tokens)
@@ -302,7 +298,7 @@ def document_text(
     """Return the functions that turn documents in one language into training examples.
 
     Args:
-      examples: a function that converts tokenized documents to the examples of a task.
+      examples: converts tokenized documents to the examples of a task.
       bos: whether each sequence begins with `BOS_ID`.
     """
     limit, cut = config.max_length, config.text_rows

@@ -78,19 +78,11 @@ class Vocabulary(ABC):
 
     @property
     def speller(self) -> "Vocabulary":
-        """Return the vocabulary object by which callers cache the spellings of ids.
-
-        All language pairs of a multilingual vocabulary share it.
-        """
+        """Return the object, shared by all language pairs, by which callers cache spellings."""
         return self
 
     def between(self, source: str, target: str) -> "Vocabulary":
-        """Return the vocabulary for a pair of its languages.
-
-        Args:
-          source: the source language code; the part before an underscore is enough.
-          target: the target language code, in the same form.
-        """
+        """Return the vocabulary for a pair of languages; the part before an underscore suffices."""
         raise UserError(
             f"the model translates one pair of languages, and has no tag for {source} or "
             f"{target}; leave the languages out, or use a multilingual model, such as m2m100"
@@ -106,7 +98,7 @@ class Vocabulary(ABC):
         """Return the subword ids of each source, then `EOS_ID`; an empty line is `[EOS_ID]`."""
 
     def encode_targets(self, lines: Sequence[str]) -> list[list[int]]:
-        """Return the subword ids of each target, then `EOS_ID`; an empty line is `[EOS_ID]`."""
+        """Return the subword ids of each target, like `encode`."""
         return self.encode(lines)
 
     @abstractmethod
@@ -125,7 +117,7 @@ class Vocabulary(ABC):
         """
 
     def source_spelling(self, token: int) -> bytes:
-        """Return the bytes that a source id adds to a text, with spaces; special ids add none."""
+        """Return the bytes that a source id adds to a text; see `spelling`."""
         return self.spelling(token)
 
     @abstractmethod

@@ -87,7 +87,7 @@ def compute_rows(
 ) -> Iterator[tuple[int, Float32[np.ndarray, "t *width"]]]:
     """Run a program on padded batches of lines; yield the index and the output row of each line.
 
-    The longest lines come first, so that out-of-memory errors occur early.
+    The longest lines come first, to run out of memory early.
 
     Args:
       sides: token ids of each line, for each input array of the program, such as source and target.
@@ -129,7 +129,7 @@ def _score(log_probs: list[float], target: list[int], num_given: int, line: int)
     """Make the score of a target from the log-probabilities of its tokens.
 
     Args:
-      log_probs: log-probabilities of the tokens of the target, then of padding.
+      log_probs: log-probabilities of the target's tokens, then of padding.
       num_given: number of tokens with which every target begins, such as a language tag.
     """
     num_given = min(num_given, len(target) - 1)  # a blank target has only its end

@@ -118,8 +118,6 @@ def attention_with_new(
     XLA for GPUs compiles this function to one kernel, which reads that key and value from `new`.
 
     Args:
-      query: the query of each head.
-      cached: cached keys and values.
       new: key and value of the query's position.
       slot: cache slot of the query's position.
       mask: True where the query may attend to a slot.

@@ -79,7 +79,7 @@ def in_chunks(losses: Callable[..., Losses], num_chunks: int) -> Callable[..., L
 
     Args:
       losses: loss function of the decoder's output and the targets.
-      num_chunks: number of chunks; it divides the number of positions.
+      num_chunks: a divisor of the number of positions.
     """
 
     def chunked(x: Float[Array, "b t d_model"], targets: Int[Array, "b t"]) -> Losses:

@@ -1,9 +1,8 @@
 """Tasks: what models are trained for, with vocabularies, examples, scores and reports.
 
-The table `config.tasks.TASKS` lists all tasks. A task is an object with the members of
-`tasks.task.Task`: either `TASK` in the module of the same name in this package, or the object that
-the table row names. The scheme of a corpus, such as `tfds`, determines its task unless `data.task`
-is set.
+The table `config.tasks.TASKS` lists all tasks. A task has the members of `tasks.task.Task`: it is
+`TASK` in the module of its name, or the object that the table row names. The scheme of a corpus,
+such as `tfds`, determines its task unless `data.task` is set.
 """
 
 from t2t_jax.config.corpus_name import components_of

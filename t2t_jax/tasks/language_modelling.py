@@ -44,7 +44,7 @@ class LanguageModelScores:
 
     @property
     def best(self) -> float:
-        """Return the score that selects the best checkpoint; higher is better."""
+        """Return the score that selects the best checkpoint."""
         return -self.bits_per_byte
 
     def __str__(self) -> str:

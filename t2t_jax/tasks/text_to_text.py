@@ -27,7 +27,7 @@ class TextToText(Task):
         return _examples(config, pairs)
 
     def train_text(self, config: Config, vocabulary: Vocabulary) -> TrainText:
-        """Return functions that tokenize pairs of lines and make training examples of them."""
+        """Return the rules that tokenize a train split in shards."""
         max_length = config.data.max_length
         # Not True, the key of older caches, which lack classes of rows.
         joined = config.training.source_loss and "joined"
@@ -40,7 +40,7 @@ class TextToText(Task):
     def examples(
         self, config: Config, corpus: Corpus, vocabulary: Vocabulary, split: str, longest: float
     ) -> Examples:
-        """Return all pairs of a split, and refuse pairs that are too long for the model."""
+        """Return all pairs of a split; refuse pairs that are too long for the model."""
         pairs = tokenized.prepare_pairs(config.data, corpus, vocabulary, split)
         if not len(pairs):
             return pairs

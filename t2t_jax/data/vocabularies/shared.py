@@ -37,7 +37,7 @@ class SharedVocabulary(Vocabulary):
 
     @property
     def unk_id(self) -> int:
-        """Return the id of text that the vocabulary cannot spell."""
+        """Return the id of unknown text."""
         return UNK_ID
 
     @property
@@ -48,11 +48,11 @@ class SharedVocabulary(Vocabulary):
 
     @property
     def files(self) -> Mapping[str, bytes]:
-        """Return the SentencePiece model, as the file `vocabulary.model`."""
+        """Return the SentencePiece model as `vocabulary.model`."""
         return {"vocabulary.model": self.serialized}
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
-        """Return the subword ids of each line, then `EOS_ID`; an empty line is `[EOS_ID]`."""
+        """Return the subword ids of each line, then `EOS_ID`."""
         # The model itself trims and collapses white space.
         return in_threads(partial(self._processor.encode, add_eos=True), lines)
 
@@ -61,7 +61,7 @@ class SharedVocabulary(Vocabulary):
         return [self._processor.id_to_piece(list(map(int, row))) for row in ids]
 
     def spelling(self, token: int) -> bytes:
-        """Return the bytes that an id adds to a text, with spaces; special ids add none."""
+        """Return the bytes that an id adds to a text."""
         return spelling_of(self._processor, token)
 
     def decode(self, ids: Rows) -> list[str]:

@@ -77,7 +77,7 @@ class CorpusScores:
 
     @property
     def best(self) -> float:
-        """Return the score that chooses the best checkpoint; higher is better."""
+        """Return the score that selects the best checkpoint."""
         return self.bleu
 
     def __str__(self) -> str:
@@ -99,7 +99,7 @@ class ScoresWithMetric(CorpusScores):
 
     @property
     def best(self) -> float:
-        """Return the score that chooses the best checkpoint; higher is better."""
+        """Return the score that selects the best checkpoint."""
         return self.metric_score
 
     def __str__(self) -> str:

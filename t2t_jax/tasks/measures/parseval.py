@@ -51,7 +51,7 @@ class ParsevalScores:
 
     @property
     def best(self) -> float:
-        """Return the score that selects the best checkpoint; higher is better."""
+        """Return the score that selects the best checkpoint."""
         return self.f1
 
     def __str__(self) -> str:
