@@ -268,12 +268,14 @@ def tables(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     tables = registry.REGISTRIES.values()
     before = [(table, dict(table.registered_parts)) for table in tables]
     for table in tables:
-        table.forget()
+        table.registered_parts.clear()
+        table.rows.clear()
     monkeypatch.setattr(running, "_seen", set())
     monkeypatch.delenv(registry.FILES, raising=False)
     yield
     for table, parts in before:
-        table.forget()
+        table.rows.clear()
+        table.registered_parts.clear()
         table.registered_parts.update(parts)
 
 

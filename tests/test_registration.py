@@ -52,7 +52,7 @@ def trained(tiny_run, tmp_path_factory):
     assert train(load_config(str(path)), folder / "run").exit_code == 0
     yield path, folder / "run"
     for table in tables.TABLES.values():
-        table.forget()
+        table.registered_parts.clear()
 
 
 def test_a_run_keeps_the_file_that_registered_what_its_config_names(trained):

@@ -157,7 +157,7 @@ class Registry(dict[str, Row]):
         self._plugin_field, self._adapt = plugin_field, adapt
         self._row_type = row_type or type(next(iter(built_in.values())))
         self.registered_parts: dict[str, Registered] = {}
-        self._rows: dict[str, Row] = {}  # of registered parts and of plugins, by text
+        self.rows: dict[str, Row] = {}  # of registered parts and of plugins, by text
         if kind:
             REGISTRIES[kind] = self
 
@@ -166,12 +166,12 @@ class Registry(dict[str, Row]):
 
     def __missing__(self, text: str) -> Row:
         """Make the row of a text from a registered part, a plugin or a row with parameters."""
-        if text not in self._rows:
+        if text not in self.rows:
             name, arguments = _parsed(self.kind, text)
             part, title = self._part(name)
             row = _with_arguments(part, title, arguments)
-            self._rows[text] = self._adapted(row, title)
-        return self._rows[text]
+            self.rows[text] = self._adapted(row, title)
+        return self.rows[text]
 
     def _part(self, name: str) -> tuple[Any, str]:
         """Return the part of a name, and its title for errors."""
@@ -301,12 +301,7 @@ class Registry(dict[str, Row]):
                 )
             forget_programs()
         self.registered_parts[name] = new
-        self._rows.clear()
-
-    def forget(self) -> None:
-        """Remove all registered parts, for tests."""
-        self.registered_parts.clear()
-        self._rows.clear()
+        self.rows.clear()
 
 
 REGISTRIES: dict[str, Registry[Any]] = {}

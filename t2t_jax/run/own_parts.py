@@ -21,23 +21,30 @@ from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.records import Record, read_object, schema
 from t2t_jax.training.schedule import scheduled_rate
 from t2t_jax.training.state import abstract_state
-from t2t_jax.workdir import REGISTERED
+from t2t_jax.training.storage import steps_of_run
+from t2t_jax.workdir import CHECKPOINTS, REGISTERED
 
 _STEPS = [2**power for power in range(16)]
 _SCHEMA = schema({"definitions": dict}, {"rates": list[float], "state": str})
 
 
-def check_own_parts(config: Config, model: Network, mesh: Mesh, workdir: Path) -> None:
+def compare_own_parts(config: Config, model: Network, mesh: Mesh, workdir: Path) -> None:
     """Refuse to resume a run with another schedule, optimizer or loss than it was started with.
+
+    For a run without checkpoints, process 0 writes what a later call compares.
 
     Raises:
       UserError: a rate, the tree of the optimizer state or a definition differs.
     """
-    path = workdir / REGISTERED / "parts.json"
+    path, now = workdir / REGISTERED / "parts.json", _record(config, model, mesh)
+    if not steps_of_run(workdir, CHECKPOINTS):
+        if is_main() and any(now.values()):
+            path.parent.mkdir(exist_ok=True)
+            write_whole(path, json.dumps(now).encode())
+        return
     if not path.is_file():
         return
     stored = read_object(path, _SCHEMA, "remove it if the registered parts are the same")
-    now = _record(config, model, mesh)
     rates = zip(_STEPS, stored.get("rates", ()), now.get("rates", ()), strict=False)
     for step, before, rate in rates:
         if not np.isclose(before, rate, rtol=1e-5, atol=0, equal_nan=True):
@@ -56,14 +63,6 @@ def _changed(config: Config, field: str, difference: str) -> UserError:
         f"{part.title} is not the one that the run was started with, which has {difference}; "
         "bring it back, or choose another workdir"
     )
-
-
-def keep_own_parts(config: Config, model: Network, mesh: Mesh, workdir: Path) -> None:
-    """Write what `check_own_parts` reads, in process 0; write nothing without registered parts."""
-    path, record = workdir / REGISTERED / "parts.json", _record(config, model, mesh)
-    if is_main() and any(record.values()) and not path.exists():
-        path.parent.mkdir(exist_ok=True)
-        write_whole(path, json.dumps(record).encode())
 
 
 def _record(config: Config, model: Network, mesh: Mesh) -> Record:

@@ -33,7 +33,7 @@ from t2t_jax.run.history import reason_to_stop
 from t2t_jax.run.hooks import Hooks
 from t2t_jax.run.job import JobRecord
 from t2t_jax.run.log import RunLog
-from t2t_jax.run.own_parts import check_own_parts, keep_own_parts
+from t2t_jax.run.own_parts import compare_own_parts
 from t2t_jax.run.parts import NO_PARTS, RunParts
 from t2t_jax.run.progress import PhaseTimer
 from t2t_jax.run.provenance import provenance, record_provenance, without_files
@@ -194,7 +194,6 @@ def open_run(
     plan = make_plan(config, workdir, parts)
     check_same(shared_facts(plan))
     contents = plan.config, plan.corpus, plan.vocabulary
-    own_parts = plan.config, plan.model, plan.mesh
     watchdog = Watchdog(workdir, progress, plan.config.parallel.hang_minutes)
     has_peers = jax.process_count() > 1  # all of which write to the bucket
     with (
@@ -212,10 +211,9 @@ def open_run(
             bound_together(),
             within_memory(),
         ):
-            check_own_parts(*own_parts, folder)
+            compare_own_parts(plan.config, plan.model, plan.mesh, folder)
             state = initial_state(plan, checkpoints)
             run_files.claim(folder, *contents)  # write the fields that may change, after all checks
-            keep_own_parts(*own_parts, folder)
             start = int(state.step)
             if start < plan.last_step:
                 run_files.become_ordinary(folder)

@@ -20,7 +20,7 @@ from tests.trained import records_of
 @pytest.fixture(scope="module", autouse=True)
 def own_family():
     yield load_example("own_family")
-    FAMILIES.forget()
+    FAMILIES.registered_parts.clear()
 
 
 @pytest.fixture(scope="module")

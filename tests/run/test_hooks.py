@@ -53,7 +53,7 @@ class Events(list):
 @pytest.fixture(scope="module", autouse=True)
 def losses():
     yield
-    LOSSES.forget()
+    LOSSES.registered_parts.clear()
 
 
 @pytest.fixture(scope="module")

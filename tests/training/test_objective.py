@@ -68,7 +68,7 @@ def calm(tiny):
 @pytest.fixture(scope="module", autouse=True)
 def losses():
     yield
-    LOSSES.forget()
+    LOSSES.registered_parts.clear()
 
 
 def _compiled(run, loss=None, metrics=None):
