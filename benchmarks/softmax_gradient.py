@@ -88,8 +88,7 @@ def _by_footnote(config: Config, rows: int, length: int) -> Float[Array, "1 b h 
     if model.attention_kind == "additive":
         vector = jax.random.normal(keys[2], shape[2:]) / math.sqrt(model.key_size)
         return masked_softmax(additive_scores(query, key, vector), None)[None]
-    scale = 1.0 if model.attention_kind == "dot_product" else None
-    return attention_weights(query, key, scale=scale)[None]
+    return attention_weights(query, key, scale=model.attention.scale)[None]
 
 
 @jax.jit

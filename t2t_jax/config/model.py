@@ -93,9 +93,9 @@ class ModelConfig(checks.Section, ABC):
     this value, on both sides in the encoder and to the left in the decoder (restricted
     self-attention, section 4). None means no limit."""
     attention_kind: str = "scaled_dot_product"
-    """Attention score of a query q and a key k: scaled_dot_product is q k / sqrt(d_k), dot_product
-    is q k, and additive is v tanh(q + k) with a learned v (section 3.2.1). A config file can
-    register other functions (t2t_jax.register_score_function)."""
+    """Kind of attention, here by the score of a query q and a key k: scaled_dot_product is q k /
+    sqrt(d_k), dot_product is q k, and additive is v tanh(q + k) with a learned v (section 3.2.1). A
+    config file can register other kinds (t2t_jax.AttentionKind)."""
     attention_bias: bool = False
     """Add a learned bias to the attention projections; the paper has no bias."""
     query_key_norm: bool = False

@@ -238,8 +238,8 @@ def _fill_attention(spec: Any, params: _Tree, model: ModelConfig, *projections: 
     for linear, letters in zip(spec.linear, projections, strict=True):
         _fill_linear(linear, params, *letters)
     _fill_norm(spec.layer_norm, params["norm"])
-    if model.attention_kind == "dot_product":
-        spec.queries_scale = np.float32(1)
+    if model.attention.scale is not None:  # else CTranslate2 divides by sqrt(d_k)
+        spec.queries_scale = np.float32(model.attention.scale)
 
 
 def _fill_feed_forward(spec: Any, params: _Tree) -> None:
