@@ -31,24 +31,19 @@ def environment_of(config: "Config") -> dict[str, str]:
 
 
 def check_registered_parts(config: "Config") -> None:
-    """Refuse to train a config, such as that of a stored run, with a name that is not registered.
-
-    Raises:
-      UnregisteredError: the process has not registered a part.
-    """
+    """Refuse a config, such as that of a stored run, with a name that is not registered."""
     for path, registry in _PARTS.items():
         if (value := config.value(path)) is not None:
             registry.check(path, value)
 
 
 def with_parts(config: "Config", parts: Mapping[str, object]) -> "Config":
-    """Return a config that names parts which a program gives as objects.
+    """Return a config that names the given parts.
 
     An unregistered part is registered under its name in snake case, or else as `own_KIND`.
 
     Args:
-      parts: by config field, a text for the field, a function, an object of a frozen dataclass, or
-        None, which keeps the value of the config.
+      parts: by config field, a text, a part, or None, which keeps the value of the config.
     """
     changes: dict[str, object] = {}
     for path, part in parts.items():

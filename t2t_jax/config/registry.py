@@ -1,8 +1,7 @@
-"""Registries: tables of the names that a config may use, which config files and plugins extend.
+"""Registries: tables of the names that a config may use, which users and plugins extend.
 
-Each name has a row, a frozen dataclass of facts. Rows of functions contain the import path of the
-function, so that reading a config imports neither JAX nor the module. `config.tables` and
-`config.tasks` define the tables. A run identifies registered code by its `syntax`.
+Each name has a row, a frozen dataclass. Built-in rows contain import paths, so that reading a
+config does not import JAX.
 """
 
 import ast
@@ -114,7 +113,7 @@ def _is_sound(name: object, declared: object) -> bool:
 
 
 class Registered(NamedTuple):
-    """A part that a config file, a program or a notebook registered."""
+    """A part that a user registered."""
 
     title: str
     """The kind and the name for errors, such as `activation 'relu6'`."""
@@ -127,9 +126,8 @@ class Registered(NamedTuple):
 class Registry(dict[str, Row]):
     """A table of parts by name, such as the optimizers: built-in rows, plugins, and users' parts.
 
-    A text `NAME` or `NAME(field=value, ...)` selects a row. A part is a row of the table, a
-    function, or a frozen dataclass whose fields are the parameters in parentheses. The dictionary
-    holds the built-in rows, in the order of flags and documents.
+    A text `NAME` or `NAME(field=value, ...)` selects a row. The dictionary holds the built-in rows,
+    in the order of flags and documents.
     """
 
     def __init__(
@@ -145,12 +143,11 @@ class Registry(dict[str, Row]):
         """Start with the built-in rows.
 
         Args:
-          kind: the name of the kind for `register` and errors, such as "schedule".
-          plugin_field: the field of `plugins.Plugin` with parts of this kind; "" without plugins.
-          row_type: the class of all rows; None is the class of the first built-in row.
-          adapt: makes a row of a part and its title, and raises a `UserError` that says what it
-            expects; None accepts only rows.
-          only_trains: whether a stored run can be loaded without its part of this kind.
+          kind: the kind, as `register` names it.
+          plugin_field: the field of `plugins.Plugin` for the kind; "" without plugins.
+          row_type: the class of the rows; None is that of the first row.
+          adapt: makes a row of a part and its title, or raises a `UserError`; None takes only rows.
+          only_trains: whether a stored run can be loaded without the part.
         """
         super().__init__(**built_in)
         self.kind, self.only_trains = kind, only_trains
@@ -232,14 +229,11 @@ class Registry(dict[str, Row]):
         return Literal[self.names] | str
 
     def text(self, label: str, value: object) -> str:
-        """Return the normal text of a part, which omits parameters with default values.
+        """Return the text of a part without parameters that have their default values.
 
         Args:
           label: the config field, for errors.
           value: a text, or an object of a registered dataclass.
-
-        Raises:
-          UserError: the name is not registered, or a parameter is invalid.
         """
         if isinstance(value, str) and value in self:
             return value
@@ -254,8 +248,8 @@ class Registry(dict[str, Row]):
         if not arguments and name not in self.registered_parts:
             return name
         part, title = self._part(name)
-        made = _with_arguments(part, title, arguments)
-        return _formatted(name, made) if arguments else name
+        instance = _with_arguments(part, title, arguments)
+        return _formatted(name, instance) if arguments else name
 
     def check(self, label: str, name: object) -> None:
         """Refuse a name that is not registered, and say how to register it."""
@@ -313,18 +307,17 @@ def register(kind: str, name: str = "", *, replace: bool = False) -> Callable[[_
 
     The part is a function, or a frozen dataclass whose fields are parameters: `training.schedule`
     may be "step_decay(factor=0.3)" or `StepDecay(factor=0.3)`. docs/extending.md has the form of
-    each kind. Registering the same definition again has no effect.
+    each kind.
 
     Args:
       kind: activation, normalization, attention, position, schedule, optimizer, loss, measure,
         task or family.
       name: "" takes the name of the function or class, in snake case.
-      replace: whether to replace another definition of the name. Compiled programs are dropped;
-        configs, models and translators that exist must be made again.
+      replace: whether to replace another definition of the name. Make existing configs, models
+        and translators again.
 
     Raises:
-      UserError: the kind is unknown, the name is invalid or in use, or the part has another form
-        than the kind needs.
+      UserError: the kind or the form of the part is wrong, or the name is invalid or in use.
     """
     if kind not in REGISTRIES:
         hint = did_you_mean(str(kind), REGISTRIES, "use one of these")

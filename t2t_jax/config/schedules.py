@@ -17,9 +17,8 @@ _FORMULAS = "t2t_jax.training.schedule"
 class Schedule:
     """Base class of schedules with the warmup of equation 3: P * min(n / warmup_steps, s(n)).
 
-    P is the peak rate at step n = `training.warmup_steps`. A subclass is a frozen dataclass. Its
-    method `decay(n, warmup_steps, end)` returns s(n), at least 1 before the peak, for float steps
-    n; `end` is `schedule_end`, or None.
+    P is the peak rate at step `warmup_steps`. The method `decay(n, warmup_steps, end)` of a
+    subclass returns s(n), at least 1 before the peak, for float steps n; `end` is `schedule_end`.
     """
 
     decay: ClassVar[Callable[..., Any] | str]
@@ -27,7 +26,7 @@ class Schedule:
     has_end: ClassVar[bool] = False
     """Whether the rate becomes 0 at step `training.schedule_end`."""
     predicts_early: ClassVar[bool] = True
-    """Whether scores before the end predict the final score, as `t2t-jax sweep --halving` needs."""
+    """Whether scores before the end predict the final score, as `--halving` needs."""
     note_before_end: ClassVar[str] = ""
     """A note for tables of runs that stopped before the end."""
     rate: ClassVar[Callable[..., Any] | None] = None

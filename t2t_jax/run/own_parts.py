@@ -1,7 +1,7 @@
 """Compare the registered parts of a resumed run with those that the run was started with.
 
-`W/registered/parts.json` has, for the parts that a program or a file registered: the learning rate
-at 16 steps, the tree of the optimizer state, and a hash of each definition.
+`W/registered/parts.json` has the learning rate at 16 steps, the tree of the optimizer state, and a
+hash of each definition.
 """
 
 import json
