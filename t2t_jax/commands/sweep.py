@@ -13,9 +13,9 @@ from t2t_jax.commands.config import config_named
 from t2t_jax.commands.flag_table import REPEATED, ConfigFields, flags_of_plugins, with_plugins
 from t2t_jax.commands.flags import CommandLine, parse_flags, with_family
 from t2t_jax.commands.tables import print_line, result_console
-from t2t_jax.commands.vary import choices_of, tuned_fields
+from t2t_jax.commands.vary import choices_of, values_by_field
 from t2t_jax.config import Config
-from t2t_jax.config.file import Grid, check_size, checked_grid, load_grid, product, product_file
+from t2t_jax.config.file import Grid, checked_grid, load_grid, product, product_file
 from t2t_jax.errors import UserError, did_you_mean, quote
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class SweepCommand:
 
     def run(self) -> int:
         """Train the grid, print its table, and return 0 if every selected run has a result."""
-        from t2t_jax.sweep.grid import check_counts, collect, run_grid
+        from t2t_jax.sweep.grid import collect, run_grid
         from t2t_jax.sweep.rules import GridRules, chosen_variants, plan_grid
         from t2t_jax.system.atomic_file import check_writable
 
@@ -117,14 +117,12 @@ class SweepCommand:
             raise UserError("--columns selects columns of table.tex; add --report to write it")
         if self.columns == ():
             raise UserError("--columns is empty; name some, such as variant score, or leave it out")
-        rules = GridRules(self.halving, tuned_fields(self.tune))
+        rules = GridRules(self.halving, values_by_field("--tune", self.tune))
         if self.report and rules != GridRules():
             raise UserError("--report uses recorded rules; leave out --halving and --tune")
         grid = self._select_base(self._grid())
         names = chosen_variants(grid, self.only)
         num_seeds = self._num_seeds()
-        check_counts(seeds=num_seeds, jobs=self.jobs)
-        check_size({"rows": len(names), "seeds": num_seeds})
         self._check_launcher()
         if self.dry_run:
             from t2t_jax.sweep.tables import listing

@@ -31,13 +31,10 @@ def choices_of(vary_texts: Sequence[str], base: Config) -> Choices:
         "model.d_model=128,256 model.num_heads=4,8" for fields that change together.
     """
     choices: dict[str | tuple[str, ...], Sequence[object]] = {}
-    varied_paths: set[str] = set()
+    varied_paths: list[str] = []
     for vary_text in vary_texts:
-        columns: dict[str, list[object]] = {}
-        for word in vary_text.split() or [vary_text]:
-            path, text = field_and_values("--vary", word, varied_paths)
-            varied_paths.add(path)
-            columns[path] = values_in("--vary", path, text)
+        columns = values_by_field("--vary", vary_text.split() or [vary_text], varied_paths)
+        varied_paths += columns
         counts = [len(values) for values in columns.values()]
         if len({*counts}) > 1:
             count_text = " and ".join(map(str, counts))
@@ -53,26 +50,32 @@ def choices_of(vary_texts: Sequence[str], base: Config) -> Choices:
         if len(columns) > 1:
             choices[tuple(columns)] = rows
         else:
-            choices[path] = [value for (value,) in rows]
+            choices |= {path: [value for (value,) in rows] for path in columns}
     return choices
 
 
-def field_and_values(flag: str, word: str, used_paths: Collection[str]) -> tuple[str, str]:
-    """Split FIELD=VALUES into the path of the field and the text of the values.
+def values_by_field(
+    flag: str, words: Sequence[str], used_paths: Collection[str] = ()
+) -> dict[str, list[object]]:
+    """Parse FIELD=VALUES into values by field path.
 
     Args:
+      flag: the flag that has the words, for errors.
       used_paths: paths of earlier fields, which cannot be repeated.
     """
-    name, equals, values_text = word.partition("=")
-    if not (name and equals and values_text):
-        raise UserError(
-            f"{flag} {quote(word)} is not FIELD=VALUES, as in {flag} model.d_ff=1024,2048 or "
-            f"{flag} training.learning_rate_factor=0.5:2:log5; put the directory before flags"
-        )
-    path = known_path(name.removeprefix("--").replace("-", "_"))
-    if path in used_paths:
-        raise UserError(f"{flag} names {path} twice; name it once, with all of its values")
-    return path, values_text
+    values: dict[str, list[object]] = {}
+    for word in words:
+        name, _, text = word.partition("=")
+        if not (name and text):
+            raise UserError(
+                f"{flag} {quote(word)} is not FIELD=VALUES, as in {flag} model.d_ff=1024,2048 or "
+                f"{flag} training.learning_rate_factor=0.5:2:log5; put the directory before flags"
+            )
+        path = known_path(name.removeprefix("--").replace("-", "_"))
+        if path in values or path in used_paths:
+            raise UserError(f"{flag} names {path} twice; name it once, with all of its values")
+        values[path] = values_in(flag, path, text)
+    return values
 
 
 def values_in(flag: str, path: str, text: str) -> list[object]:
@@ -84,15 +87,6 @@ def values_in(flag: str, path: str, text: str) -> list[object]:
     """
     parts = _COMMA.split(text)
     return [value for part in parts for value in _values(f"{flag} {path}", path, part)]
-
-
-def tuned_fields(factors: Sequence[str]) -> dict[str, list[object]]:
-    """Parse the values of --tune, by field path."""
-    fields: dict[str, list[object]] = {}
-    for factor in factors:
-        path, text = field_and_values("--tune", factor, fields)
-        fields[path] = values_in("--tune", path, text)
-    return fields
 
 
 def _values(flag: str, path: str, text: str) -> list[object]:

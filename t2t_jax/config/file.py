@@ -25,7 +25,7 @@ from t2t_jax.config.running import guarded, run_file
 from t2t_jax.errors import UserError, did_you_mean, quote
 from t2t_jax.paper import Table3Row
 
-Choices = Mapping[str | tuple[str, ...], Sequence[Any]]
+Choices = Mapping[str, Sequence[Any]] | Mapping[str | tuple[str, ...], Sequence[Any]]
 """Values for `product` to combine, by field path. The key of fields that change together is a tuple
 of paths, and each of their values is a tuple."""
 _Variants: TypeAlias = Mapping[Any, object]

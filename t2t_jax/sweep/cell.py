@@ -16,7 +16,7 @@ import re
 import signal
 import statistics
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -384,34 +384,27 @@ def score_at(scores: Scores, cell: Cell, step: int) -> float | None:
     return cell_scores.get(step, math.inf if math.inf in cell_scores.values() else None)
 
 
-def mean_of(scores: Iterable[float | None]) -> float | None:
-    """Return the mean of scores; None if a score is missing."""
-    all_scores = [*scores]
-    available = [score for score in all_scores if score is not None]
-    return statistics.fmean(available) if len(available) == len(all_scores) else None
-
-
 GridPlan: TypeAlias = Callable[[Scores], Sequence[Cell]]
-"""A function from scores to all cells so far, each with the step to train it to.
+"""A function from scores to all cells, each with the step to train it to.
 
-With more scores, a plan never drops a cell or lowers its step. Decisions depend only on files in
-the grid's directory, so a killed sweep resumes unchanged and parallel sweeps agree.
+The cells and their order are the same for all scores, and more scores never lower a step.
+Decisions depend only on files in the grid's directory, so a killed sweep resumes unchanged and
+parallel sweeps agree.
 """
 
 
 def decide(plan: GridPlan) -> tuple[Sequence[Cell], Scores]:
-    """Let a plan choose cells by their stored scores, until the scores add no cells.
+    """Let a plan choose the steps of its cells by their stored scores.
 
     Returns:
       The cells, each with the step to train it to; and their scores by cell name, {} for a cell
       with unreadable files.
     """
     scores: dict[str, Mapping[int, float]] = {}
-    while new_cells := [cell for cell in plan(scores) if cell.name not in scores]:
-        for cell in new_cells:
-            scores[cell.name] = {}
-            with suppress(UserError):
-                scores[cell.name] = cell.scores(cell.result())
+    for cell in plan({}):
+        scores[cell.name] = {}
+        with suppress(UserError):
+            scores[cell.name] = cell.scores(cell.result())
     return plan(scores), scores
 
 

@@ -18,7 +18,7 @@ from t2t_jax.errors import UserError, warn
 from t2t_jax.run.history import History, scalars
 from t2t_jax.run.job import BETWEEN, Goodput, read_goodput
 from t2t_jax.run.progress import STEPS
-from t2t_jax.sweep.cell import SPLIT, Cell, Scores, cells, decide, num_seeds_in, score_at
+from t2t_jax.sweep.cell import SPLIT, Cell, cells, decide, num_seeds_in, score_at
 from t2t_jax.sweep.comparison import Results, cell_name, grouped, measure, verdict_on
 from t2t_jax.sweep.launchers import last_output
 from t2t_jax.sweep.rules import recorded_plan
@@ -176,7 +176,7 @@ class GridState:
         """
         self.grid, self.split, self.record = grid, split, read_record(workdir)
         self.plan = recorded_plan(grid, workdir, num_seeds, chosen)
-        planned_cells, self.scores = decide(self.plan.choose_cells)
+        planned_cells, self.scores = decide(self.plan.cells)
         self.cells = grouped((cell.variant, cell) for cell in planned_cells)
         """The cells of the plan so far, by row of the grid."""
         cells_in_table: Sequence[Cell] = planned_cells
@@ -282,20 +282,6 @@ def _outside_note(outside: Sequence[CellReport]) -> list[str]:
     return _names_note("Not in the config file", variant_notes)
 
 
-def _paused(cells: Mapping[str, Sequence[Cell]], scores: Scores) -> dict[str, int]:
-    """Return the steps at which variants are paused before the end of training, by variant.
-
-    All seeds of these variants have scores at that step.
-    """
-    steps = {}
-    for variant, row_cells in cells.items():
-        step = row_cells[0].last_step
-        perplexities = [score_at(scores, cell, step) for cell in row_cells]
-        if step < row_cells[0].config.training.num_train_steps and None not in perplexities:
-            steps[variant] = step
-    return steps
-
-
 def rung_table(state: GridState) -> tuple[GridTable | None, set[str]]:
     """Return a table that compares each paused variant with the base at the same step.
 
@@ -303,8 +289,12 @@ def rung_table(state: GridState) -> tuple[GridTable | None, set[str]]:
       The table, or None if no variant has paused; and the variants that need no more training.
     """
     cells, plan, grid = state.cells, state.plan, state.plan.grid
-    pause_of = _paused(cells, state.scores)
     open_rows = {cell.variant for cell in state.untrained}
+    pause_of = {  # all seeds of the other rows have the same last step
+        row: cell.last_step
+        for row, (cell, *_) in cells.items()
+        if row not in open_rows and cell.last_step < cell.config.training.num_train_steps
+    }
     waiting_rows = {*open_rows, *(pause_of if open_rows else ())}
     ended = {*grid.variants} - {plan.rows[row] for row in waiting_rows}
     if not pause_of or plan.candidates:

@@ -99,7 +99,6 @@ def run_grid(
 
     grid = variants if isinstance(variants, Grid) else checked_grid(variants, {}, "the grid")
     chosen = chosen_variants(grid, only)
-    check_counts(seeds=seeds, jobs=jobs)
     if max_hours is not None and not max_hours > 0:
         raise UserError(f"max_hours={max_hours} is not positive; leave it out for no limit")
     workdir = as_path(workdir)
@@ -186,13 +185,6 @@ def collect(
     return GridOutcome(results, rows, unfinished=state.unfinished)
 
 
-def check_counts(**counts: int) -> None:
-    """Refuse keyword arguments below 1, and name them in the error."""
-    for name, count in counts.items():
-        if count < 1:
-            raise UserError(f"{name}={count} is not positive")
-
-
 def check_dev_sets(grid: Grid) -> None:
     """Refuse variants without a dev set, and warn of dev sets that differ from the base's."""
     # The check skips a corpus that this machine cannot read: another machine may train its cells.
@@ -246,8 +238,7 @@ class SplitScoring(NamedTuple):
         for data in {self.grid.variants[name].data: None for name in self.variants}:
             if self.split not in open_corpus(data).splits:
                 raise UserError(f"{data.corpus} has no {self.split} split; add one or omit --split")
-        if stored_grid.scorings(stored_grid.read_record(self.workdir), self.split):
-            self._new_cells(GridState(self.grid, self.workdir, self.num_seeds, self.variants))
+        self._new_cells(GridState(self.grid, self.workdir, self.num_seeds, self.variants))
 
     def run(self, launcher: Launcher, console: Console, max_hours: float | None) -> int | None:
         """Score the cells that the table compares, once all requested cells are finished.

@@ -5,6 +5,7 @@ promoted to the next rung (Jamieson and Talwalkar 2016).
 """
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
@@ -13,8 +14,8 @@ from t2t_jax.config import Config, differences, format_differences
 from t2t_jax.config.file import Grid
 from t2t_jax.config.schedules import SCHEDULES
 from t2t_jax.errors import UserError
-from t2t_jax.sweep.cell import Cell, Scores, mean_of, score_at
-from t2t_jax.sweep.comparison import OF_SUBWORDS
+from t2t_jax.sweep.cell import Cell, Scores, score_at
+from t2t_jax.sweep.comparison import OF_SUBWORDS, grouped
 from t2t_jax.version import EARLY_PROMOTIONS, removed_feature
 
 _SHARED_FIELDS = "training.num_train_steps", "checkpoint.every_steps", *OF_SUBWORDS
@@ -97,8 +98,23 @@ def check_can_be_halved(grid: Grid) -> None:
             )
 
 
-def best(means: Mapping[str, float], count: int) -> list[str]:
-    """Return the `count` names with the lowest finite means; ties keep their order."""
+def best(scores: Mapping[str, Sequence[float | None]], held_out: int, count: int) -> list[str]:
+    """Return the `count` names with the lowest finite mean scores; ties keep their order.
+
+    Args:
+      scores: perplexities by name and seed index; None if missing.
+      held_out: the index of the seed whose scores are ignored; -1 for none.
+
+    Returns:
+      The names; [] if a score is missing, because it could change the choice.
+    """
+    means = {}
+    for name, scores_by_seed in scores.items():
+        used_scores = [score for i, score in enumerate(scores_by_seed) if i != held_out]
+        known_scores = [score for score in used_scores if score is not None]
+        if len(known_scores) < len(used_scores):
+            return []
+        means[name] = statistics.fmean(known_scores)
     finite_names = [name for name, mean in means.items() if math.isfinite(mean)]
     return sorted(finite_names, key=means.__getitem__)[:count]
 
@@ -108,7 +124,7 @@ class HalvedGrid:
 
     def __init__(
         self,
-        cells: Mapping[str, Sequence[Cell]],
+        cells: Sequence[Cell],
         groups: Sequence[Sequence[str]],
         halving: Halving,
         *,
@@ -117,28 +133,24 @@ class HalvedGrid:
         """Set up the rungs, which are the steps at which variants pause.
 
         Args:
-          cells: the cells (runs) of each variant, in the order of seeds.
+          cells: the cells (runs) of all variants; those of a variant in the order of seeds.
           groups: variants that compete with each other. The best of each group continue.
           cross_fit: whether to choose once for each seed, without its scores. A variant continues
             if any of these choices promotes it.
         """
-        self.finalists: dict[tuple[int | str, ...], list[str]] = {}
-        """Variants to train to the end, by held-out seed index and group names."""
         self._cells, self._groups, self._halving = cells, groups, halving
-        self.steps = halving.steps(next(iter(cells.values()))[0].config)
-        num_seeds = len(next(iter(cells.values())))
+        self._cells_of = grouped((cell.variant, cell) for cell in cells)
+        self.steps = halving.steps(cells[0].config)
+        num_seeds = len(self._cells_of[cells[0].variant])
         self._held_out = [*range(num_seeds)] if cross_fit and num_seeds > 1 else [-1]
 
     def cells(self, scores: Scores) -> Sequence[Cell]:
         """Return all cells, each with the step to train to: its variant's last rung so far."""
-        rung_of = dict.fromkeys(self._cells, 0)
+        rung_of = dict.fromkeys(self._cells_of, 0)
         for held_out, group in product(self._held_out, self._groups):
-            members_at = self._members(group, held_out, scores)
-            self.finalists[held_out, *group] = members_at[-1]
-            for rung, names in enumerate(members_at):
+            for rung, names in enumerate(self.members(group, held_out, scores)):
                 rung_of |= {name: max(rung, rung_of[name]) for name in names}
-        by_seed = zip(*self._cells.values(), strict=True)
-        return [self._pause(c, rung_of[c.variant], scores) for cells in by_seed for c in cells]
+        return [self._pause(cell, rung_of[cell.variant], scores) for cell in self._cells]
 
     def _pause(self, cell: Cell, rung: int, scores: Scores) -> Cell:
         """Return a copy of the cell that stops at its first rung without a score.
@@ -149,7 +161,7 @@ class HalvedGrid:
         pauses = (step for step in self.steps[:rung] if score_at(scores, cell, step) is None)
         return replace(cell, last_step=next(pauses, self.steps[rung]))
 
-    def _members(self, group: Sequence[str], held_out: int, scores: Scores) -> list[list[str]]:
+    def members(self, group: Sequence[str], held_out: int, scores: Scores) -> list[list[str]]:
         """Return, for each rung (step of comparison), the variants that may train to it.
 
         Args:
@@ -158,14 +170,11 @@ class HalvedGrid:
         """
         members = [list(group)]
         for step in self.steps[:-1]:
-            means = {}
-            for name in members[-1]:
-                cells = (cell for i, cell in enumerate(self._cells[name]) if i != held_out)
-                means[name] = mean_of(score_at(scores, cell, step) for cell in cells)
-            known_means = {name: mean for name, mean in means.items() if mean is not None}
-            # Nobody passes before the last score.
-            is_complete = len(known_means) == len(means)
-            num_passing = max(1, int(self._halving.keep * len(means) + 0.5)) if is_complete else 0
-            best_names = best(known_means, num_passing)
-            members.append([name for name in means if name in best_names])
+            group_scores = {
+                name: [score_at(scores, cell, step) for cell in self._cells_of[name]]
+                for name in members[-1]
+            }
+            num_passing = max(1, int(self._halving.keep * len(group_scores) + 0.5))
+            best_names = best(group_scores, held_out, num_passing)
+            members.append([name for name in group_scores if name in best_names])
         return members

@@ -260,8 +260,7 @@ def pool(scores: Mapping[str, Mapping[int, float]], *, by_seed: bool) -> Pool:
         f_ratio = (sum(squares.values()) - inlier_sum) / lost_degrees * inlier_degrees / inlier_sum
         if special.fdtrc(lost_degrees, inlier_degrees, f_ratio) >= _OUTLIER_LEVEL / len(names):
             break
-        names.remove(outlier)
-        squares, degrees = inlier_squares, inlier_degrees
+        names, squares, degrees = inliers, inlier_squares, inlier_degrees
     return Pool(frozenset(names), sum(squares.values()) / max(degrees, 1), degrees)
 
 

@@ -56,11 +56,11 @@ def find_gpus(root: Path = Path("/")) -> Gpus:
             return Gpus(tuple(name for name in names if name not in hidden), variable, variable)
     if gpu_names := _list_nvidia():
         return Gpus(gpu_names, _CUDA, "nvidia-smi -L")
-    if indices := _index_names(len([*(root / _NVIDIA).glob("*")])):
+    if indices := tuple(str(i) for i, _ in enumerate((root / _NVIDIA).glob("*"))):
         return Gpus(indices, _CUDA, f"/{_NVIDIA}")
     gpu_ids = (path.read_text().strip() for path in (root / _AMD).glob("*/gpu_id"))
     num_gpus = sum(gpu_id not in ("", "0") for gpu_id in gpu_ids)  # CPUs have the id 0
-    return Gpus(_index_names(num_gpus), _ROCM[0], f"/{_AMD}")
+    return Gpus(tuple(map(str, range(num_gpus))), _ROCM[0], f"/{_AMD}")
 
 
 def _list_nvidia() -> tuple[str, ...]:
@@ -77,10 +77,6 @@ def _list_nvidia() -> tuple[str, ...]:
         elif names_by_gpu:
             names_by_gpu[next(reversed(names_by_gpu))].append(mig_name)
     return tuple(name for gpu_index, names in names_by_gpu.items() for name in names or [gpu_index])
-
-
-def _index_names(count: int) -> tuple[str, ...]:
-    return tuple(map(str, range(count)))
 
 
 _SUBMITIT = "submitit"

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, TypedDict
 
 from msgspec import Meta
 
@@ -16,8 +16,8 @@ from t2t_jax.config import Config
 from t2t_jax.config.file import Grid, check_size, checked_grid, product
 from t2t_jax.config.training import SEED_FIELDS
 from t2t_jax.errors import UserError, did_you_mean, quote
-from t2t_jax.sweep.cell import Cell, GridPlan, Scores, cells
-from t2t_jax.sweep.comparison import OF_SUBWORDS, grouped
+from t2t_jax.sweep.cell import Cell, Scores, cells
+from t2t_jax.sweep.comparison import OF_SUBWORDS
 from t2t_jax.sweep.halving import HalvedGrid, Halving, check_can_be_halved
 from t2t_jax.sweep.stored_grid import RULES, has_rules
 from t2t_jax.system.atomic_file import write_whole
@@ -56,36 +56,44 @@ class GridRules:
 class PlannedGrid:
     """A grid with the rules that choose which cells to train, and how long."""
 
-    def __init__(self, grid: Grid, workdir: Path, rules: GridRules, num_seeds: int) -> None:
-        """Apply the rules to a grid."""
+    def __init__(
+        self, grid: Grid, workdir: Path, chosen: Sequence[str], num_seeds: int, rules: GridRules
+    ) -> None:
+        """Apply the rules to the chosen variants of a grid."""
+        if num_seeds < 1:
+            raise UserError(f"seeds={num_seeds} is not positive")
+        sizes = {path: len(values) for path, values in rules.tune.items()}
+        check_size({"rows": len(chosen), "seeds": num_seeds} | sizes)
+        grid = grid._replace(variants={n: c for n, c in grid.variants.items() if n in chosen})
         self.grid, self.rules, self.num_seeds = grid, rules, num_seeds
-        self.expanded_grid = grid
-        """The grid of trained rows: the variants, or their candidates."""
         self.first: Sequence[str] = ()
         """The variants to train first, in order."""
         self.halved: HalvedGrid | None = None
         self.rungs: list[int] = []
         """The steps of the rungs; [] without halving."""
-        self.candidates: dict[str, dict[str, Config]] = {}
-        """Configs of the candidates, by variant and candidate name; {} without tuning."""
-        # The base is the only member of its group, so halving never stops it.
-        groups = [[n for n in grid.variants if (n == grid.base) == is_base] for is_base in (1, 0)]
-        if rules.tune:
-            self.candidates = _tuned_configs(grid, rules.tune)
-            groups = [list(configs) for configs in self.candidates.values()]
-            candidates = {n: c for configs in self.candidates.values() for n, c in configs.items()}
-            self.expanded_grid = Grid(candidates, {})
-        all_cells = cells(self.expanded_grid, workdir, num_seeds)
-        self.choose_cells: GridPlan = lambda scores: all_cells
+        self.candidates = {
+            variant: {f"{variant},{name}": row for name, row in product(config, rules.tune).items()}
+            for variant, config in (grid.variants.items() if rules.tune else ())
+        }
+        """Configs of the candidates (combinations of tuned values), by variant and candidate name;
+        {} without tuning."""
+        candidates = {n: c for configs in self.candidates.values() for n, c in configs.items()}
+        self.expanded_grid = Grid(candidates, {}) if candidates else grid
+        """The grid of trained rows: the variants, or their candidates."""
+        self._cells = cells(self.expanded_grid, workdir, num_seeds)
         if rules.halving is not None:
-            cells_by_row = grouped((cell.variant, cell) for cell in all_cells)
+            # The base is the only member of its group, so halving never stops it.
+            base = grid.base
+            others = [name for name in grid.variants if name != base]
+            groups = [[*names] for names in self.candidates.values()] or [[base], others]
             halving, cross_fit = Halving.of(rules.halving), bool(rules.tune)
-            self.halved = HalvedGrid(cells_by_row, groups, halving, cross_fit=cross_fit)
-            self.choose_cells, self.rungs = self.halved.cells, self.halved.steps
+            self.halved = HalvedGrid(self._cells, groups, halving, cross_fit=cross_fit)
+            self.rungs = self.halved.steps
 
     def cells(self, scores: Scores) -> Sequence[Cell]:
         """Return all cells, with the variants in `first` before the others."""
-        cells, variants = self.choose_cells(scores), self.rows
+        cells = self.halved.cells(scores) if self.halved else self._cells
+        variants = self.rows
         ranks = {name: rank for rank, name in enumerate(dict.fromkeys(self.first))}
         return sorted(cells, key=lambda c: ranks.get(variants[c.variant], len(ranks)))
 
@@ -112,20 +120,6 @@ def _check_tuned(rules: GridRules) -> None:
             )
         if not values:
             raise UserError(f"--tune {path} has no values; give some, or leave it out")
-
-
-def _tuned_configs(
-    grid: Grid, choices: Mapping[Any, Sequence[object]]
-) -> dict[str, dict[str, Config]]:
-    """Combine every variant with all combinations of tuned values.
-
-    Returns:
-      The configs of the candidates, by variant and candidate name.
-    """
-    return {
-        variant: {f"{variant},{name}": row for name, row in product(config, choices).items()}
-        for variant, config in grid.variants.items()
-    }
 
 
 def _check_variants(grid: Grid, values: Mapping[str, object]) -> None:
@@ -187,16 +181,12 @@ def plan_grid(
         plan = _plan_by_record(grid, workdir, record, chosen, seeds, rules)
     else:
         _check_tuned(rules)
-        sizes = {path: len(values) for path, values in rules.tune.items()}
-        check_size({"rows": len(chosen), "seeds": seeds} | sizes)
-        plan = PlannedGrid(_select_rows(grid, chosen), workdir, rules, seeds)
-        if plan.halved:
-            new_cells = cells(plan.expanded_grid, workdir, seeds)
-            if old_cells := [cell.name for cell in new_cells if cell.workdir.exists()]:
-                raise UserError(
-                    f"{workdir} has cells that were begun without --halving, such as "
-                    f"{old_cells[0]}, so they have no scores at the rungs; choose another --workdir"
-                )
+        plan = PlannedGrid(grid, workdir, chosen, seeds, rules)
+        if old_cells := [c.name for c in plan.cells({}) if plan.halved and c.workdir.exists()]:
+            raise UserError(
+                f"{workdir} has cells that were begun without --halving, such as {old_cells[0]}, "
+                "so they have no scores at the rungs; choose another --workdir"
+            )
     if tune := plan.rules.tune:
         # Any value shows whether variants differ in other fields.
         _check_variants(plan.grid, {path: values[0] for path, values in tune.items()})
@@ -213,13 +203,9 @@ def recorded_plan(grid: Grid, workdir: Path, num_seeds: int, chosen: Sequence[st
     Without rules, plan all seeds of `chosen` variants.
     """
     if (record := _read_rules(workdir)) is None:
-        return PlannedGrid(_select_rows(grid, chosen), workdir, GridRules(), num_seeds)
+        return PlannedGrid(grid, workdir, chosen, num_seeds, GridRules())
     chosen = [name for name in grid.variants if name in record["variants"]]
     return _plan_by_record(grid, workdir, record, chosen, record["seeds"], GridRules())
-
-
-def _select_rows(grid: Grid, chosen: Sequence[str]) -> Grid:
-    return grid._replace(variants={n: c for n, c in grid.variants.items() if n in chosen})
 
 
 def _plan_by_record(
@@ -237,7 +223,7 @@ def _plan_by_record(
             f"the rules of {workdir} are for --seeds {record['seeds']} and the variants "
             f"{', '.join(record['variants'])}; give these, or choose another --workdir"
         )
-    plan = PlannedGrid(_select_rows(grid, chosen), workdir, old_rules, seeds)
+    plan = PlannedGrid(grid, workdir, chosen, seeds, old_rules)
     if plan.rungs != record["rungs"]:
         raise UserError(
             f"{workdir} has rungs at the steps {', '.join(map(str, record['rungs']))}, and this "

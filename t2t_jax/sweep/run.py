@@ -62,9 +62,11 @@ def run_cells(
     Returns:
       The number of the signal that stopped the sweep, or 0.
     """
-    by_name: dict[str, _Status] = {}
-    _update_plan(plan, by_name)
-    statuses = by_name.values()
+    statuses = [_Status(cell) for cell in plan({})]
+    for status in statuses:
+        _read_scores(status)
+        status.steps_before = status.steps or status.cell.progress().get("step", 0)
+    _update_plan(plan, statuses)
     num_finished = sum(status.state == "done" for status in statuses)
     console.print(f"{len(statuses)} cells, {num_finished} already finished", highlight=False)
     with StopSignal() as stop:
@@ -73,9 +75,9 @@ def run_cells(
                 start = last_report = now = time.monotonic()
                 end = math.inf if max_hours is None else start + 3600 * max_hours
                 while not stop.number and now < end and _OPEN_STATES & {s.state for s in statuses}:
-                    for status in [*statuses]:
+                    for status in statuses:
                         _poll(status, launcher, console)
-                    _update_plan(plan, by_name)
+                    _update_plan(plan, statuses)
                     now = time.monotonic()
                     if console.is_terminal or now - last_report >= _SECONDS_BETWEEN_LINES:
                         last_report, eta = now, _seconds_left(statuses, now - start)
@@ -96,22 +98,14 @@ def run_cells(
     return stop.number
 
 
-def _update_plan(plan: GridPlan, by_name: dict[str, _Status]) -> None:
-    """Let `plan` choose cells by the known scores, and store their statuses in `by_name`.
-
-    Repeat while they bring new scores. A cell trains one variant with one seed.
-    """
-    # A cell that joins the plan may have scores from an earlier sweep, which decide more.
+def _update_plan(plan: GridPlan, statuses: Sequence[_Status]) -> None:
+    """Let `plan` choose the last steps of cells by the scores in `statuses`, its cells in order."""
+    # A cell that trains on may have scores from an earlier sweep, which decide more.
     previous: Scores | None = None
-    while previous != (scores := {name: status.scores for name, status in by_name.items()}):
+    while previous != (scores := {status.cell.name: status.scores for status in statuses}):
         previous = scores
-        for cell in plan(scores):
-            status = by_name.get(cell.name)
-            if status is None:
-                status = by_name[cell.name] = _Status(cell)
-                _read_scores(status)
-                status.steps_before = status.steps or cell.progress().get("step", 0)
-            elif status.cell.last_step != cell.last_step:
+        for status, cell in zip(statuses, plan(scores), strict=True):
+            if status.cell.last_step != cell.last_step:
                 status.cell = cell
                 if status.state == "paused":
                     status.state = "waiting"

@@ -8,7 +8,7 @@ perplexity of several is partly low by chance. So the other seeds choose the can
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from t2t_jax.sweep.cell import Cell, Scores, mean_of, score_at
+from t2t_jax.sweep.cell import Cell, Scores, score_at
 from t2t_jax.sweep.halving import best
 from t2t_jax.sweep.rules import PlannedGrid
 from t2t_jax.sweep.tables import GridTable
@@ -32,14 +32,8 @@ def choose(scores: Mapping[str, Sequence[float | None]], finalists: Finalists) -
     chosen_names: list[str] = []
     for seed in range(num_seeds):
         held_out = seed if num_seeds > 1 else -1  # a single seed must use its own score
-        means = {
-            name: mean_of(score for i, score in enumerate(scores[name]) if i != held_out)
-            for name in finalists([*scores], held_out)
-        }
-        known_means = {name: mean for name, mean in means.items() if mean is not None}
-        # Do not choose yet if a missing score could change the choice.
-        best_names = best(known_means, 1) if len(known_means) == len(means) else []
-        chosen_names += best_names or [""]
+        candidates = {name: scores[name] for name in finalists([*scores], held_out)}
+        chosen_names += best(candidates, held_out, 1) or [""]
     return chosen_names
 
 
@@ -61,7 +55,10 @@ def tuned_results(
     Returns:
       The results by variant, the number of diverged seeds by variant, and the table.
     """
-    halved = plan.halved
+
+    def finalists(names: Sequence[str], held_out: int) -> Sequence[str]:
+        return plan.halved.members(names, held_out, scores)[-1] if plan.halved else names
+
     results: dict[str, list[Record]] = {}
     num_diverged: dict[str, int] = {}
     rows = []
@@ -70,9 +67,8 @@ def tuned_results(
             name: [score_at(scores, c, c.config.training.num_train_steps) for c in cells[name]]
             for name in configs
         }
-        names = choose(final_scores, lambda n, seed: halved.finalists[seed, *n] if halved else n)
         seeds_of: dict[str, list[str]] = {}
-        for seed, name in enumerate(names):
+        for seed, name in enumerate(choose(final_scores, finalists)):
             cell = cells[name][seed] if name else None
             # A run that diverged with the chosen value has no result, but counts.
             if cell and final_scores[name][seed] == math.inf:

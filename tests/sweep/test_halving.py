@@ -16,7 +16,6 @@ from t2t_jax.config.file import Grid
 from t2t_jax.errors import UserError
 from t2t_jax.run.provenance import provenance
 from t2t_jax.sweep.cell import cells, decide, score_at
-from t2t_jax.sweep.comparison import grouped
 from t2t_jax.sweep.grid import collect, run_grid
 from t2t_jax.sweep.halving import HalvedGrid, Halving, check_can_be_halved
 from t2t_jax.sweep.launchers import Outcome
@@ -41,14 +40,15 @@ def grid_of(number):
 
 def halved(grid, seeds, **options):
     others = [name for name in grid.variants if name != "base"]
-    every = {name: _all_cells()[name][:seeds] for name in grid.variants}
+    every = [c for of_seed in _all_cells()[:seeds] for c in of_seed if c.variant in grid.variants]
     return HalvedGrid(every, [["base"], others], HALVING, **options)
 
 
 @cache
 def _all_cells():
-    """The cells of the largest grid, as to make a config takes a while."""
-    return grouped((cell.variant, cell) for cell in cells(grid_of(9), Path("nowhere"), 3))
+    """The cells of the largest grid by seed, as to make a config takes a while."""
+    every = cells(grid_of(9), Path("nowhere"), 3)
+    return every[:9], every[9:18], every[18:]
 
 
 def scores_of(rng, grid, seeds, diverging=0.1):
@@ -326,8 +326,7 @@ def test_after_the_hours_that_it_may_take_a_sweep_has_a_table_of_what_is_there(t
 
 
 def test_a_cell_that_diverged_is_no_longer_wanted(tmp_path):
-    every = grouped((cell.variant, cell) for cell in cells(grid_of(3), tmp_path, 1))
-    plan = HalvedGrid(every, [["base"], ["v1", "v2"]], HALVING)
+    plan = HalvedGrid(cells(grid_of(3), tmp_path, 1), [["base"], ["v1", "v2"]], HALVING)
     for name, score in (("base", None), ("v1", 3.0), ("v2", 2.0)):
         place = tmp_path / name / "seed0"
         place.mkdir(parents=True)

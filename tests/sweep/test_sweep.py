@@ -198,7 +198,7 @@ def test_a_finished_grid_that_is_run_from_python_trains_nothing(grid, finished):
         ({"variants": {}}, "the grid has no variants"),
         ({"only": ["c"]}, "no variant of the grid is called 'c'; it has a"),
         ({"seeds": 0}, "seeds=0 is not positive"),
-        ({"jobs": 0}, "jobs=0 is not positive"),
+        ({"jobs": 0}, "jobs=0 is not from 1 to"),
         ({"jobs": 10_000}, "jobs=10000 is not from 1 to"),
     ],
 )

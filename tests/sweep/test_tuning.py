@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from t2t_jax.commands.sweep import sweep_command
-from t2t_jax.commands.vary import tuned_fields
+from t2t_jax.commands.vary import values_by_field
 from t2t_jax.config.file import Grid
 from t2t_jax.errors import UserError
 from t2t_jax.sweep.comparison import against, measure
@@ -154,13 +154,13 @@ def test_rules_that_do_not_fit_are_refused(tmp_path, rules, message):
 )
 def test_values_of_a_flag_are_refused_by_its_name(text, message):
     with pytest.raises(UserError, match=message):
-        tuned_fields([text])
+        values_by_field("--tune", [text])
 
 
 def test_values_of_a_flag_are_read():
-    assert tuned_fields(["model.d_ff=32:64:log3"]) == {"model.d_ff": [32, 45, 64]}
+    assert values_by_field("--tune", ["model.d_ff=32:64:log3"]) == {"model.d_ff": [32, 45, 64]}
     with pytest.raises(UserError, match=r"--tune names model\.d_ff twice"):
-        tuned_fields(["model.d_ff=1", "model.d_ff=2"])
+        values_by_field("--tune", ["model.d_ff=1", "model.d_ff=2"])
 
 
 def test_a_directory_keeps_its_tuned_fields(tmp_path):
