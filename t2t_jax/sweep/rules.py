@@ -82,8 +82,9 @@ class PlannedGrid:
         """The grid of trained rows: the variants, or their candidates."""
         self._cells = cells(self.expanded_grid, workdir, num_seeds)
         if rules.halving is not None:
-            # The base is the only member of its group, so halving never stops it.
-            base = grid.base
+            # The base is the only member of its group, so halving never stops it. The row that a
+            # table compares with may be another one.
+            base = grid._replace(compared_with="").base
             others = [name for name in grid.variants if name != base]
             groups = [[*names] for names in self.candidates.values()] or [[base], others]
             halving, cross_fit = Halving.of(rules.halving), bool(rules.tune)

@@ -299,6 +299,14 @@ def test_the_table_says_what_each_row_was_given_and_compares_it_at_that_step(tmp
     assert (tmp_path / "table.md").read_text() == text
 
 
+def test_a_table_with_another_base_does_not_promote_other_rows(tmp_path, quick):
+    scores = {"base": 9.0, "v1": 1.0, "v2": 2.0, "v3": 3.0}
+    truth = {f"{name}/seed0": dict.fromkeys(STEPS, score) for name, score in scores.items()}
+    halve(grid_of(4), tmp_path, Trained(truth), 1, rules=GridRules("rungs=3"))
+    outcome = collect(grid_of(4)._replace(compared_with="v1"), tmp_path, 1, QUIET)
+    assert ([row.variant for row in outcome.rows], outcome.unfinished) == (["base", "v1"], ())
+
+
 def test_after_the_hours_that_it_may_take_a_sweep_has_a_table_of_what_is_there(tmp_path, quick):
     grid = grid_of(3)
     truth = {name: dict.fromkeys(STEPS, 2.0) for name in scores_of(random, grid, 2)}
