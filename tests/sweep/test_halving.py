@@ -69,7 +69,9 @@ def winners(grid, seeds, truth):
     for group in (["base"], [name for name in grid.variants if name != "base"]):
         alive = group
         for here, following in ((10, 30), (30, 90)):
-            mean = {n: sum(truth[f"{n}/seed{s}"][here] for s in range(seeds)) for n in alive}
+            # A sum would break ties by its rounding.
+            scores = {n: [truth[f"{n}/seed{s}"][here] for s in range(seeds)] for n in alive}
+            mean = {n: statistics.fmean(scores[n]) for n in alive}
             going = max(1, math.floor(len(alive) / 3 + 0.5))
             ranked = sorted(alive, key=lambda name: (mean[name], group.index(name)))
             alive = [name for name in ranked[:going] if mean[name] < math.inf]
