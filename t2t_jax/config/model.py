@@ -106,10 +106,10 @@ class ModelConfig(checks.Section, ABC):
     feed_forward: str = "relu"
     """Activation of the feed-forward network: relu (the paper), gelu, gelu_tanh or silu; or a gated
     network without biases (Shazeer 2020): glu, reglu, geglu, geglu_tanh or swiglu. A config file
-    can register other functions (t2t_jax.register_activation)."""
+    can register other functions (t2t_jax.register)."""
     norm: str = "layer"
     """Normalization: layer normalization (layer, the paper) or RMSNorm (rms, Zhang and Sennrich
-    2019). A config file can register other functions (t2t_jax.register_normalization)."""
+    2019). A config file can register other functions (t2t_jax.register)."""
     norm_epsilon: float = field(default=1e-6, metadata=checks.within(1e-12, 1))
     """Epsilon that the normalization adds to the variance or the mean square."""
     parametrisation: Parametrisation = "standard"
