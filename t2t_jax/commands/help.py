@@ -215,12 +215,9 @@ def field_docstrings(kind: type) -> dict[str, str]:
     classes = (node for node in _parse(kind.__module__).body if isinstance(node, ast.ClassDef))
     body = next((node.body for node in classes if node.name == kind.__name__), [])
     docstrings: dict[str, str] = {}
-    for field, next_statement in itertools.pairwise(body):
-        match field, next_statement:
-            case (
-                ast.AnnAssign(target=ast.Name(id=name)),
-                ast.Expr(value=ast.Constant(value=str(text))),
-            ):
+    for statements in itertools.pairwise(body):
+        match statements:
+            case ast.AnnAssign(ast.Name(name)), ast.Expr(ast.Constant(str(text))):
                 docstrings[name] = text
     return docstrings
 

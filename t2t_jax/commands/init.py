@@ -10,7 +10,6 @@ from typing import Annotated, ClassVar
 
 import tyro
 
-from t2t_jax.commands.tables import print_line
 from t2t_jax.errors import UserError, quote
 from t2t_jax.system.atomic_file import check_writable, write_whole
 from t2t_jax.system.bucket import check_local
@@ -36,21 +35,6 @@ class InitCommand:
 
     def run(self) -> int:
         """Write the files, print what to do next, and return the exit code."""
-        self._check()
-        (self.directory / "corpus").mkdir(parents=True, exist_ok=True)
-        for name in _FILES:
-            text = (files(__package__) / "templates" / name).read_text("utf-8")
-            text = text.replace("@{source}", self.source).replace("@{target}", self.target)
-            write_whole(self.directory / name, text.encode())
-        (self.directory / "run.sh").chmod(0o755)
-        print_line(
-            f"{self.directory} has {', '.join(_FILES)}; put your text into "
-            f"{self.directory / 'corpus'} as README.md says, and start "
-            f"{shlex.quote(str(self.directory / 'run.sh'))}"
-        )
-        return 0
-
-    def _check(self) -> None:
         for flag, language in (("source", self.source), ("target", self.target)):
             if not _LANGUAGE.fullmatch(language):
                 raise UserError(
@@ -65,3 +49,15 @@ class InitCommand:
             raise UserError(
                 f"{self.directory} already has {', '.join(conflicts)}; move these, or change DIR"
             )
+        (self.directory / "corpus").mkdir(parents=True, exist_ok=True)
+        for name in _FILES:
+            text = (files(__package__) / "templates" / name).read_text("utf-8")
+            text = text.replace("@{source}", self.source).replace("@{target}", self.target)
+            write_whole(self.directory / name, text.encode())
+        (self.directory / "run.sh").chmod(0o755)
+        print(
+            f"{self.directory} has {', '.join(_FILES)}; put your text into "
+            f"{self.directory / 'corpus'} as README.md says, and start "
+            f"{shlex.quote(str(self.directory / 'run.sh'))}"
+        )
+        return 0

@@ -12,7 +12,7 @@ import tyro
 from t2t_jax.commands.config import config_named
 from t2t_jax.commands.flag_table import REPEATED, ConfigFields, flags_of_plugins, with_plugins
 from t2t_jax.commands.flags import CommandLine, parse_flags, with_family
-from t2t_jax.commands.tables import print_line, result_console
+from t2t_jax.commands.tables import result_console
 from t2t_jax.commands.vary import choices_of, values_by_field
 from t2t_jax.config import Config
 from t2t_jax.config.file import Grid, checked_grid, load_grid, product, product_file
@@ -184,7 +184,7 @@ class SweepCommand:
         if self.workdir is None:
             raise UserError("--rename needs the directory of a grid, as in runs/x --rename a=b")
         old, new = rename_row(self.workdir, old_and_new)
-        print_line(f"renamed {old} to {new}; change the name in the config file, too")
+        print(f"renamed {old} to {new}; change the name in the config file, too")
         return 0
 
     def _grid(self) -> Grid:

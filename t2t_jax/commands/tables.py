@@ -31,11 +31,6 @@ def print_result(result: object) -> None:
     result_console(markup=False, highlight=False).print(result)
 
 
-def print_line(line: str) -> None:
-    """Print a line without wrapping."""
-    result_console(markup=False, highlight=False).print(line, soft_wrap=True)
-
-
 def progress(*columns: "str | ProgressColumn") -> "Progress":
     """Create progress bars with columns of rich, on the standard error."""
     from rich.progress import Progress

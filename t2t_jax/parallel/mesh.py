@@ -8,7 +8,8 @@ several hosts.
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from itertools import chain, pairwise
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -109,11 +110,8 @@ def on_host(tree: _Tree) -> _Tree:
 
 def prefetch_one(items: Iterator[_T]) -> Iterator[_T]:
     """Yield each item after the next one was requested, so that devices compute in the meantime."""
-    previous: list[_T] = []
-    for item in items:
-        yield from previous
-        previous = [item]
-    yield from previous
+    end: Any = None
+    return (item for item, _ in pairwise(chain(items, [end])))
 
 
 class BatchLayout(NamedTuple):
@@ -154,21 +152,14 @@ class BatchLayout(NamedTuple):
         Returns:
           Arrays `[passes, rows_per_pass, length]`, over all devices of all processes.
         """
-        local_rows = self.local_rows()
-        first_pass_rows = local_rows[: len(local_rows) // self.passes]
+        num_rows = len(self.local_rows())
 
         def lay_out(x: np.ndarray) -> jax.Array:
-            padded = np.pad(x, ((0, len(local_rows) - len(x)), *[(0, 0)] * (x.ndim - 1)))
+            padded = np.pad(x, ((0, num_rows - len(x)), *[(0, 0)] * (x.ndim - 1)))
             # [local rows, length] -> [passes, local rows per pass, length]
-            rows_by_pass = padded.reshape(self.passes, len(first_pass_rows), *x.shape[1:])
-
-            def part(index: tuple[slice, ...] | None) -> np.ndarray:
-                assert index is not None
-                start, stop, _ = index[1].indices(self.rows_per_pass)
-                return rows_by_pass[:, np.searchsorted(first_pass_rows, start) :][:, : stop - start]
-
+            rows_by_pass = padded.reshape(self.passes, num_rows // self.passes, *x.shape[1:])
             shape = (self.passes, self.rows_per_pass, *x.shape[1:])
-            return jax.make_array_from_callback(shape, by_rows(self.mesh), part)
+            return jax.make_array_from_process_local_data(by_rows(self.mesh), rows_by_pass, shape)
 
         return jax.tree.map(lay_out, batch)
 

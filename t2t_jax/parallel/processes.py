@@ -90,10 +90,8 @@ def join(
     # JAX 0.6 accepts only the first setting.
     accepted = inspect.signature(jax.distributed.initialize).parameters
     settings = {name: value for name, value in settings.items() if name in accepted}
-    initialize = partial(
-        jax.distributed.initialize, coordinator, num_processes, process_id, local_device
-    )
-    _meet(partial(initialize, **settings), coordinator, 60 * minutes)
+    initialize = partial(jax.distributed.initialize, coordinator, num_processes, process_id)
+    _meet(partial(initialize, local_device, **settings), coordinator, 60 * minutes)
     if jax.process_count() > 1:
         watch_processes(max(_LEAST_SILENCE, 30 * hang_minutes) if hang_minutes else None)
 

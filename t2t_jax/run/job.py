@@ -102,7 +102,6 @@ class JobRecord:
         self._progress, self._directory = progress, workdir / _JOBS
         self._over, self._writing = Event(), Lock()
         self._keeper = Thread(target=self._keep_written, daemon=True, name="account of the job")
-        self._at: list[Record] = []
         peak = peaks(jax.devices())
         self._account: Record = {
             "begun": progress.begun,
@@ -116,7 +115,7 @@ class JobRecord:
             **({"provenance": provenance} if provenance else {}),
             "first_step": first_step,
             "step": first_step,
-            "at": self._at,
+            "at": [],
             "ended": None,
             "exit_code": None,
         }
@@ -144,7 +143,7 @@ class JobRecord:
 
     def checkpoint(self, step: int) -> None:
         """Record a checkpoint, from which a later job can resume, in the account of the job."""
-        self._at.append({"step": step, "steps": self._progress.seconds()[STEPS]})
+        self._account["at"].append({"step": step, "steps": self._progress.seconds()[STEPS]})
         self._write()
 
     def end(self, reason: str, exit_code: int | None) -> None:
@@ -170,15 +169,14 @@ def _work_per_step(config: Config, batches: Batches) -> dict[str, float]:
     """Count the tokens and the matmul FLOPs (`flops`) of a step, averaged over an epoch."""
     content, steps = batches.parts.content, batches.steps_per_epoch
     source, target = content.source, content.target
+    tokens = {"source_tokens": source.total / steps, "target_tokens": target.total / steps}
     flops = model_flops_per_step(
         config.model,
         config.data.vocab_size,
-        source.total / steps,
-        target.total / steps,
+        *tokens.values(),
         source_length=source.squares / max(1, source.total),
         target_length=target.squares / max(1, target.total),
     )
-    tokens = {"source_tokens": source.total / steps, "target_tokens": target.total / steps}
     return {"flops": flops, **tokens}
 
 

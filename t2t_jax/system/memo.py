@@ -36,7 +36,3 @@ class Memo(Generic[_Result]):
                     self._cache.pop(arguments, None)
                 future.set_exception(error)
         return future.result()
-
-    def __len__(self) -> int:
-        """Return the number of cached results."""
-        return len(self._cache)

@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from types import FrameType
@@ -78,16 +78,15 @@ class StopSignal:
         """Start to receive signals instead of an outer `StopSignal` or handler."""
         if _watched:
             _stops.append(self)
-        elif threading.current_thread() is threading.main_thread():
-            for number in _handled_signals():
-                self._previous[number] = signal.signal(number, self._receive)
+        else:
+            self._previous = _install(dict.fromkeys(_handled_signals(), self._receive))
         return self
 
     def __exit__(self, *_: object) -> None:
         """Stop receiving signals, and restore the previous handlers."""
         if self in _stops:
             _stops.remove(self)
-        self._restore_handlers()
+        _install(self._previous)
 
     def attempt(self, work: Callable[[], _T], agree: Callable[[int], int] = int) -> _T | None:
         """Do repeatable work, such as an evaluation; abandon it after a signal.
@@ -116,12 +115,8 @@ class StopSignal:
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if not self.receive(number):
-            self._restore_handlers()
+            _install(self._previous)
             signal.raise_signal(number)
-
-    def _restore_handlers(self) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
 
 
 class SignalRequest:
@@ -130,18 +125,16 @@ class SignalRequest:
     def __init__(self, number: int) -> None:
         """Prepare to record the signal `number`; no request is pending at first."""
         self._number, self._is_pending = number, False
-        self._previous: _Handler = None
+        self._previous: dict[int, _Handler] = {}
 
     def __enter__(self) -> "SignalRequest":
         """Install the signal handler."""
-        if threading.current_thread() is threading.main_thread():
-            self._previous = signal.signal(self._number, self._receive)
+        self._previous = _install({self._number: self._receive})
         return self
 
     def __exit__(self, *_: object) -> None:
         """Restore the previous signal handler."""
-        if self._previous is not None:
-            signal.signal(self._number, self._previous)
+        _install(self._previous)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         self._is_pending = True
@@ -168,8 +161,7 @@ def watching() -> Iterator[None]:
     threading.Thread(target=_listen, args=(read_end,), daemon=True, name="signals").start()
     previous_fd = signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
     _watched = frozenset(_handled_signals())
-    for number in _watched:
-        signal.signal(number, _leave_to_thread)
+    _install(dict.fromkeys(_watched, _leave_to_thread))
     try:
         yield
     finally:
@@ -192,6 +184,16 @@ def settle() -> None:
         with suppress(OSError):
             os.write(_pipe[1], _SETTLE)
             _settled.wait(_PATIENCE_SECONDS)
+
+
+def _install(handlers: Mapping[int, _Handler]) -> dict[int, _Handler]:
+    """Set signal handlers, and return the previous ones; {} outside of the main thread.
+
+    Skip None, which stands for a handler that Python did not install.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return {}
+    return {n: signal.signal(n, handler) for n, handler in handlers.items() if handler is not None}
 
 
 def _handled_signals() -> list[int]:
@@ -254,7 +256,7 @@ class ProcessState:
         self._directory = ""
         with suppress(OSError):  # the directory may have been removed
             self._directory = os.getcwd()
-        self._handlers = {number: signal.getsignal(number) for number in ENDING}
+        self._handlers: dict[int, _Handler] = {n: signal.getsignal(n) for n in ENDING}
 
     def restore(self) -> None:
         """Restore what `__init__` saved, and wait until pending signals take effect.
@@ -271,8 +273,5 @@ class ProcessState:
             os.chdir(self._directory)
         for name, stream in self._streams.items():
             setattr(sys, name, stream)
-        if threading.current_thread() is threading.main_thread():
-            for number, handler in self._handlers.items():
-                if handler is not None:  # None: a handler that Python did not install
-                    signal.signal(number, handler)
+        _install(self._handlers)
         settle()

@@ -17,7 +17,6 @@ from jax.sharding import PartitionSpec as P
 from t2t_jax.batch import Batch, Patches, Sequence
 from t2t_jax.config import Config
 from t2t_jax.modules.models import make_model
-from t2t_jax.parallel import mesh as mesh_module
 from t2t_jax.parallel.mesh import (
     AXES,
     BatchLayout,
@@ -375,7 +374,8 @@ def rows_of_processes():
                     mock.patch.object(
                         NamedSharding, "addressable_devices_indices_map", addressable
                     ),
-                    mock.patch.object(mesh_module.jax, "make_array_from_callback", make),
+                    mock.patch("jax._src.array.make_array_from_callback", make),
+                    mock.patch("jax._src.array.xla_bridge.process_count", return_value=2),
                 ):
                     rows = layout.local_rows()
                     assert (np.diff(rows) > 0).all()

@@ -14,7 +14,7 @@ def test_the_latest_results_are_kept():
     memo = Memo(lambda x: made.append(x) or -x, 2)
     assert [memo(x) for x in (1, 2, 1, 3, 1, 2, 3)] == [-1, -2, -1, -3, -1, -2, -3]
     assert made == [1, 2, 3, 2, 3]
-    assert len(memo) == 2
+    assert len(memo._cache) == 2
 
 
 def test_threads_wait_for_one_that_makes_a_result_and_not_for_others():

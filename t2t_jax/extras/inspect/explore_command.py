@@ -6,7 +6,6 @@ from pathlib import Path
 import tyro
 
 from t2t_jax.commands.model_flags import RunFlags, load_for
-from t2t_jax.commands.tables import print_line
 from t2t_jax.system.atomic_file import check_file_writable
 
 
@@ -31,5 +30,5 @@ class ExploreCommand(RunFlags):
         check_file_writable(self.output)
         translator = load_for("explore", [self.workdir], self)
         explore(translator, self.text, self.references).save(self.output)
-        print_line(f"wrote {self.output}; open it in a browser")
+        print(f"wrote {self.output}; open it in a browser")
         return 0

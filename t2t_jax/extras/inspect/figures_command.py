@@ -7,7 +7,6 @@ from typing import Annotated
 import tyro
 
 from t2t_jax.commands.flag_table import RunToRead
-from t2t_jax.commands.tables import print_line
 from t2t_jax.errors import UserError
 
 
@@ -39,5 +38,5 @@ class FiguresCommand:
         sentence = SENTENCE if self.text is None else self.text
         paths = write_figures(self.directory, self.workdir, sentence)
         names = ", ".join(path.stem for path in paths if path.suffix == ".svg")
-        print_line(f"wrote to {self.directory}, each as SVG and PNG: {names}")
+        print(f"wrote to {self.directory}, each as SVG and PNG: {names}")
         return 0

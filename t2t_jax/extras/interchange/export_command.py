@@ -7,7 +7,6 @@ from typing import Annotated, ClassVar, Literal
 import tyro
 
 from t2t_jax.commands.flag_table import OneRun
-from t2t_jax.commands.tables import print_line
 from t2t_jax.extras.interchange import formats
 
 _HELP = formats.described_formats(formats.writable())
@@ -42,7 +41,7 @@ class ExportCommand:
         model = portable_model(self.workdir, average=self.average, step=self.step)
         formats.write_model(model, self.to, self.output, self.dtype)
         readme = self.output / "README.md"
-        print_line(
+        print(
             f"{self.output} contains the model as {self.to}"
             + (f"; {readme} explains how to use it" if readme.is_file() else "")
         )

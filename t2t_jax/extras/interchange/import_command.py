@@ -7,7 +7,6 @@ from typing import Annotated, ClassVar, Literal
 import tyro
 
 from t2t_jax.commands.flag_table import NewRun
-from t2t_jax.commands.tables import print_line
 from t2t_jax.extras.interchange import formats
 
 _HELP = formats.described_formats(formats.readable())
@@ -52,5 +51,5 @@ class ImportCommand:
         changes = {f"data.{side}_language": name for side, name in languages.items() if name}
         model = replace(model, config=model.config.replace(changes))
         write_run(model, self.workdir, {"format": self.format, "path": str(self.path)})
-        print_line(f"{self.workdir} is a run with the model from {self.path}")
+        print(f"{self.workdir} is a run with the model from {self.path}")
         return 0

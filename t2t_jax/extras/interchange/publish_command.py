@@ -7,7 +7,6 @@ from typing import Annotated
 import tyro
 
 from t2t_jax.commands.model_flags import LoadFlags
-from t2t_jax.commands.tables import print_line
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,7 @@ class PublishCommand(LoadFlags):
         from t2t_jax.extras.interchange.publishing.space import publish_with_space
 
         address = publish(self) if self.space is None else publish_with_space(self, self.space)
-        print_line(f"{address} contains the run; README.md there is its model card")
+        print(f"{address} contains the run; README.md there is its model card")
         if self.space is not None:
-            print_line(f"{self.space} contains a Space that translates with the run")
+            print(f"{self.space} contains a Space that translates with the run")
         return 0

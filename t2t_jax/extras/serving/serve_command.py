@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from t2t_jax.commands.model_flags import DecodingFlags
-from t2t_jax.commands.tables import print_line
 from t2t_jax.errors import UserError, needs_extra
 
 _MAX = 10**9
@@ -61,7 +60,7 @@ class ServeCommand(DecodingFlags):
                     application.app,
                     sock,
                     self.timeout,
-                    lambda: print_line(f"translates {source} to {target} at {url}"),
+                    lambda: print(f"translates {source} to {target} at {url}", flush=True),
                 )
             finally:
                 request_engine.search.close()
