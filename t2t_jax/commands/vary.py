@@ -1,9 +1,10 @@
 """Parse --vary and --tune: values of config fields, as lists and ranges."""
 
+import ast
 import io
 import re
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from typing import Any
 
 import tyro
@@ -122,6 +123,10 @@ def _values(flag: str, path: str, text: str) -> list[object]:
 
 
 def _value(flag: str, path: str, word: str) -> Any:
+    if path not in known_fields():  # a parameter of a part
+        with suppress(SyntaxError, ValueError):
+            return ast.literal_eval(word)
+        return word
     hint: Any = known_fields()[path].type
     try:
         with redirect_stderr(io.StringIO()), redirect_stdout(io.StringIO()):

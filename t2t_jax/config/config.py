@@ -99,12 +99,9 @@ class Config(Section):
         family = changes.get("model.architecture", self.model.architecture)
         nested["model"] = families.values_in_family(nested["model"], family)
         for path, value in changes.items():
-            field_path, _, parameter = path.rpartition(".")
-            if field_path in NAMED:  # as in training.schedule.decay_fraction
-                section, _, name = field_path.partition(".")
-                value = with_parameter(nested[section][name], parameter, value)
-            else:
-                section, _, name = known_path(path).partition(".")
+            section, name, *parameter = known_path(path).split(".")
+            if parameter:  # as in training.schedule.decay_fraction
+                value = with_parameter(str(nested[section][name]), parameter[0], value)
             nested[section][name] = value
             changed_sections.add(section)
         # Other sections stay: in a stored run, they may name parts that this process lacks.
@@ -155,7 +152,7 @@ def known_fields() -> dict[str, "dataclasses.Field[object]"]:
 def known_path(old_path: str) -> str:
     """Return the current path of a field with this current or older path; refuse an unknown one."""
     path, fields = current_name(old_path), known_fields()
-    if path not in fields:
+    if path not in fields and path.rpartition(".")[0] not in NAMED:  # a part's parameter
         raise unknown_field(path, fields)
     return path
 

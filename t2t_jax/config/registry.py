@@ -264,9 +264,9 @@ class Registry(dict[str, Row]):
             raise UserError(message)
         end = "" if message.endswith("?") else "."
         raise UnregisteredError(
-            f"{message}{end} A new name must be registered first: "
-            f"t2t_jax.register({self.kind!r}, {quote(name)}) in the config file, in the program, "
-            f"or in a file of {FILES}, or its package installed"
+            f"{message}{end} A new name must be registered first: t2t_jax.register({self.kind!r}, "
+            f"{quote(_name_in(str(name)))}) in the config file, in the program, or in a file of "
+            f"{FILES}, or its package installed"
         )
 
     def register(self, name: str, part: object, *, replace: bool = False) -> None:

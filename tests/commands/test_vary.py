@@ -52,6 +52,9 @@ def test_ranges_keep_the_rounding_that_names_the_rows_of_existing_grids():
     values = values_in("--vary", FACTOR, "1e-4:0.3:lin21")
     assert values[1] == 0.0151  # NumPy's spacing gives 0.01509
     assert values_in("--vary", "training.seed", f"0:{10**26}:lin2") == [0, 10**26]
+    path = "training.schedule.decay_fraction"
+    assert values_in("--vary", path, "0.1,0.2") == [0.1, 0.2]
+    assert values_in("--vary", "training.schedule", "a(x=1,y=2),b") == ["a(x=1,y=2)", "b"]
 
 
 def test_values_have_the_type_of_their_field():
