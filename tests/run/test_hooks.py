@@ -151,6 +151,7 @@ def test_a_part_of_another_form_is_refused_before_anything_is_written(
 
 
 _PLANTED = """
+from functools import partial
 from pathlib import Path
 from runpy import run_path
 import jax
