@@ -246,11 +246,10 @@ class Goodput(NamedTuple):
 
     def summary(self) -> str:
         """Describe in a line the time buckets with at least 0.5% of the time, largest first."""
-        seconds = self.seconds
-        total = sum(seconds.values()) or 1.0
-        sorted_names = sorted(BUCKETS, key=lambda name: -seconds[name])
-        labeled_shares = [(seconds[name] / total, BUCKETS[name]) for name in sorted_names]
-        texts = [f"{share:.0%} {name}" for share, name in labeled_shares if share >= 0.005]
+        total = sum(self.seconds.values()) or 1.0
+        labeled_shares = [(value / total, BUCKETS[name]) for name, value in self.seconds.items()]
+        labeled_shares.sort(key=lambda labeled_share: -labeled_share[0])
+        texts = [f"{share:.0%} {label}" for share, label in labeled_shares if share >= 0.005]
         return ", ".join([*texts, *self.notices])
 
     def figures(self, price: float | None, watts: float | None) -> Record:

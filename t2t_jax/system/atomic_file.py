@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -46,8 +46,7 @@ def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
         file.write(content)
 
 
-@contextmanager
-def open_atomic(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+def open_atomic(path: str | os.PathLike[str]) -> AbstractContextManager[BinaryIO]:
     """Open a hidden temporary file, and rename it to `path` at the end of the `with` block.
 
     An error in the block, or a signal that ends the program, removes the temporary file. For a path
@@ -58,8 +57,7 @@ def open_atomic(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """
     path = as_path(path)
     check_own(path)
-    with _upload(path) if isinstance(path, BucketPath) else _write_and_rename(path) as file:
-        yield file
+    return _upload(path) if isinstance(path, BucketPath) else _write_and_rename(path)
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 from t2t_jax.errors import warn
@@ -24,8 +24,7 @@ _RELEASE_SECONDS = 3.0
 _held: set[str] = set()
 
 
-@contextmanager
-def holding(path: Path, owner: str) -> Iterator[None]:
+def holding(path: Path, owner: str) -> AbstractContextManager[None]:
     """Hold a lock in a `with` block.
 
     The kernel releases a file lock when its process ends. In a bucket, the lock is an object, which
@@ -38,8 +37,7 @@ def holding(path: Path, owner: str) -> Iterator[None]:
     Raises:
       BlockingIOError: another process holds the lock.
     """
-    with _object_lock(path, owner) if isinstance(path, BucketPath) else _file_lock(path, owner):
-        yield
+    return _object_lock(path, owner) if isinstance(path, BucketPath) else _file_lock(path, owner)
 
 
 def is_held(path: Path) -> bool:

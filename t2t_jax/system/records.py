@@ -126,7 +126,5 @@ def append_line(path: Path, record: Record) -> None:
 
 def _missing_line_feed(path: Path) -> bytes:
     with path.open("rb") as file:
-        if file.seek(0, os.SEEK_END) == 0:
-            return b""
-        file.seek(-1, os.SEEK_END)
-        return b"" if file.read(1) == b"\n" else b"\n"
+        file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
+        return b"" if file.read(1) in (b"", b"\n") else b"\n"
