@@ -8,9 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t2t_jax.decoding.programs import _keys
 from t2t_jax.decoding.search.strategies import Sampling
-from t2t_jax.parallel.jax_settings import result_settings
+from t2t_jax.parallel.jax_settings import random_key, result_settings
 from t2t_jax.training.state import init_state
 from t2t_jax.training.step import train_step
 from tests.decoding.test_search import EOS, SENTENCES, limits_array, make_table, toy_search
@@ -55,7 +54,7 @@ def results(tiny, batch):
 
     def samples():
         sampling = Sampling(EOS)
-        keys = _keys(sampling, jnp.uint32(3), jnp.asarray(SENTENCES))
+        keys = jax.vmap(jax.random.fold_in, (None, 0))(random_key(3), jnp.asarray(SENTENCES))
         return toy_search(sampling, table, SENTENCES, limits_array([8] * 12), 8, keys).tokens
 
     def compute():
