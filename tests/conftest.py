@@ -35,8 +35,7 @@ if version("jaxlib").startswith("0.10."):
     # A third of the time: kernels are made without MLIR, which later versions always use, and a
     # program is compiled as one piece, where 32 would be spread over threads.
     os.environ.setdefault(
-        "XLA_FLAGS",
-        "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1",
+        "XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
     )
 
 import hypothesis

@@ -95,10 +95,7 @@ def test_a_documented_difference_is_counted_apart():
 
 @pytest.mark.parametrize(
     ("theirs", "reason"),
-    [
-        ("raise_an_error", "ValueError at test_against.py:"),
-        ("die", "peer ended with exit code 3"),
-    ],
+    [("raise_an_error", "ValueError at test_against.py:"), ("die", "peer ended with exit code 3")],
 )
 def test_a_peer_without_an_answer_is_not_run(theirs, reason):
     row, reports = compared(part(theirs))

@@ -13,10 +13,8 @@ import jax
 import numpy as np
 import pytest
 
-from t2t_jax.errors import UserError
-from t2t_jax.run.loading import load
+from t2t_jax import UserError, load, train
 from t2t_jax.run.log import RunLog
-from t2t_jax.run.trainer import train
 from t2t_jax.training.checkpoint import Checkpoints
 from t2t_jax.training.storage import steps_in
 from tests.programs import run_python

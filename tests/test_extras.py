@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from packaging.requirements import Requirement
 
-from t2t_jax import errors
+from t2t_jax import errors, run_grid
 from t2t_jax.config import Config, DataConfig
 from t2t_jax.errors import installing
 from t2t_jax.extras.corpora.tfds import tfds_builder
@@ -24,7 +24,6 @@ from t2t_jax.extras.encoders.images import image_splits
 from t2t_jax.extras.interchange.vocabularies import pretrained
 from t2t_jax.extras.watching.watch import plot_in_terminal
 from t2t_jax.run.preparing import make_plan
-from t2t_jax.sweep.grid import run_grid
 from t2t_jax.sweep.launchers import Cluster
 from t2t_jax.system import hub
 from t2t_jax.tasks.measures.bleu import corpus_scores

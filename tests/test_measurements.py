@@ -24,7 +24,5 @@ def test_a_page_with_another_figure_is_named_and_corrected(tmp_path):
     (tmp_path / "scores.jsonl").write_text('{"bleu": 19.16}\n{"bleu": 18.666}\n')
     (page := tmp_path / "page.md").write_text("It scores 19.16 BLEU.")
     lines = list(MEASUREMENTS["differences"](tmp_path, write=True))
-    assert lines == [
-        "page.md: 'It scores {} BLEU' quotes 19.16, measured: 18.67 (score)",
-    ]
+    assert lines == ["page.md: 'It scores {} BLEU' quotes 19.16, measured: 18.67 (score)"]
     assert page.read_text() == "It scores 18.67 BLEU."

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from t2t_jax import UserError, load, run_grid, train
 from t2t_jax.commands.entry import entry_command
 from t2t_jax.commands.train import train_command
 from t2t_jax.config import DataConfig
@@ -20,15 +21,11 @@ from t2t_jax.data import cache
 from t2t_jax.data.batching import Batches
 from t2t_jax.data.corpus import open_corpus
 from t2t_jax.data.tokenized import prepare_pairs, prepare_vocabulary
-from t2t_jax.errors import UserError
 from t2t_jax.extras.shards import pieces as shard_pieces
 from t2t_jax.run.dry_run import dry_run
 from t2t_jax.run.job import JobRecord
-from t2t_jax.run.loading import load
 from t2t_jax.run.log import RunLog
 from t2t_jax.run.preparing import make_plan
-from t2t_jax.run.trainer import train
-from t2t_jax.sweep.grid import run_grid
 from t2t_jax.sweep.launchers import Cluster
 from t2t_jax.system import bucket, lock, mirror
 from t2t_jax.system.atomic_file import open_atomic, write_whole

@@ -5,18 +5,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from t2t_jax import UserError, evaluate, load, run_grid, train
 from t2t_jax.config import registry, tables
 from t2t_jax.config.file import load_config, load_grid
-from t2t_jax.errors import UserError
 from t2t_jax.extras.interchange import safetensors
 from t2t_jax.extras.interchange.portable import portable_model
 from t2t_jax.modules import named_functions
 from t2t_jax.run.dry_run import dry_run
-from t2t_jax.run.evaluation import evaluate
-from t2t_jax.run.loading import load
-from t2t_jax.run.trainer import train
 from t2t_jax.sweep.cell import cells
-from t2t_jax.sweep.grid import run_grid
 from t2t_jax.sweep.launchers import Local
 from t2t_jax.workdir import read_config
 

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 import t2t_jax
-from t2t_jax import Batch, saved_model
+from t2t_jax import Batch, TrainedRun, saved_model
 from t2t_jax.__main__ import main
 from t2t_jax.data.vocabularies.learning import train_vocabulary
 from t2t_jax.run.history import History
-from t2t_jax.run.loading import TrainedRun
 from tests.refusals import refused
 from tests.run.test_loading import CONFIG, LINES, make_run
 

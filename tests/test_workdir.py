@@ -9,14 +9,12 @@ from pathlib import Path
 import jax
 import pytest
 
+from t2t_jax import UserError, load, train
 from t2t_jax.data.corpus import open_corpus
 from t2t_jax.data.vocabularies.learning import train_vocabulary
-from t2t_jax.errors import UserError
 from t2t_jax.extras.watching.report import build_report
 from t2t_jax.run.dry_run import dry_run
-from t2t_jax.run.loading import load
 from t2t_jax.run.preparing import make_plan
-from t2t_jax.run.trainer import train
 from t2t_jax.workdir import claim, read_config
 from tests.free_fields import MAY_CHANGE
 from tests.programs import run_python

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from t2t_jax import Config, UserError
 from t2t_jax.__main__ import main
-from t2t_jax.config import Config
 from t2t_jax.config.file import load_config
-from t2t_jax.errors import UserError
 from t2t_jax.parallel.processes import locked
 from tests.programs import free_port
 from tests.refusals import refused

@@ -2,13 +2,12 @@
 
 import pytest
 
+from t2t_jax import Config, UserError
 from t2t_jax.commands.entry import command_class, entry_command
 from t2t_jax.commands.flag_table import flags_of
 from t2t_jax.commands.foreign_flags import _BY_FLAG, _FLAGS_IN_HINT, ALIASES
 from t2t_jax.commands.groups import all_commands
 from t2t_jax.commands.train import train_command
-from t2t_jax.config import Config
-from t2t_jax.errors import UserError
 from tests.refusals import refused
 
 SAME = [(own, alias) for own, names in ALIASES.items() if "." in own for alias in names]

@@ -4,9 +4,8 @@ import json
 
 import pytest
 
+from t2t_jax import Config, UserError
 from t2t_jax.commands.entry import entry_command
-from t2t_jax.config import Config
-from t2t_jax.errors import UserError
 from t2t_jax.run.progress import PHASES
 
 _ACCOUNT = {

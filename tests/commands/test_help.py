@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from t2t_jax import Config, UserError
 from t2t_jax.__main__ import main
 from t2t_jax.commands.entry import command_class, entry_command
 from t2t_jax.commands.flag_table import flags_of
 from t2t_jax.commands.groups import all_commands
 from t2t_jax.commands.help import COMMON
-from t2t_jax.config import Config
 from t2t_jax.config.config import known_fields
-from t2t_jax.errors import UserError
 from tests.programs import run_python
 from tests.refusals import refused
 

@@ -6,9 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from t2t_jax import Config, UserError
 from t2t_jax.commands.entry import entry_command
-from t2t_jax.config import Config
-from t2t_jax.errors import UserError
 from t2t_jax.extras.trackers import follower
 from t2t_jax.extras.trackers.tracker import Target
 from t2t_jax.run import trainer

@@ -9,11 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from t2t_jax import Config, UserError
 from t2t_jax.commands import model_flags, streams
 from t2t_jax.commands.entry import entry_command
 from t2t_jax.commands.train import train_command
-from t2t_jax.config import Config
-from t2t_jax.errors import UserError
 from t2t_jax.system import program
 from tests.refusals import refused
 

@@ -4,11 +4,10 @@ import re
 
 import pytest
 
+from t2t_jax import Config, UserError
 from t2t_jax.commands.sweep import sweep_command
 from t2t_jax.commands.vary import choices_of, values_in
-from t2t_jax.config import Config
 from t2t_jax.config.file import load_config, load_grid
-from t2t_jax.errors import UserError
 from tests.refusals import refused
 
 D_FF, FACTOR = "model.d_ff", "training.learning_rate_factor"

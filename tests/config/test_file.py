@@ -6,10 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from t2t_jax import product
-from t2t_jax.config import Config
+from t2t_jax import Config, UserError, product
 from t2t_jax.config.file import describe_difference, load_config, load_grid
-from t2t_jax.errors import UserError
 from tests.refusals import refused
 
 

@@ -6,14 +6,12 @@ import optax
 import pytest
 
 import t2t_jax
-from t2t_jax.config import Config
+from t2t_jax import Config, UserError, product
 from t2t_jax.config.config import differences
-from t2t_jax.config.file import product
 from t2t_jax.config.registered import registered_parts, with_parts
 from t2t_jax.config.registry import REGISTRIES, reading_stored_config
 from t2t_jax.config.schedules import SCHEDULES
 from t2t_jax.config.tables import LOSSES, OPTIMIZERS, POSITIONS
-from t2t_jax.errors import UserError
 from tests.programs import run_cell
 from tests.refusals import refused
 
@@ -93,11 +91,7 @@ def test_a_cell_runs_again_and_another_text_needs_replace():
     ("kind", "part", "message"),
     [
         ("schedules", print, "kind='schedules' is not one of"),
-        (
-            "schedule",
-            3,
-            "schedule 'mine' cannot be called with (step): 3 is not a callable",
-        ),
+        ("schedule", 3, "schedule 'mine' cannot be called with (step): 3 is not a callable"),
         ("schedule", lambda: 1, "too many positional arguments"),
         (
             "optimizer",

@@ -20,6 +20,8 @@ from t2t_jax.plugins import load_named
 from tests.programs import run_cell
 from tests.refusals import refused
 
+pytestmark = pytest.mark.usefixtures("tables")
+
 _REGISTER = (
     "import t2t_jax\n"
     "from t2t_jax import Config\n"
@@ -53,7 +55,6 @@ def test_every_row_names_functions_that_are_there_and_every_name_is_a_value_of_t
     assert hint in (str, NAMED[path].choice, NAMED[path].choice | None)
 
 
-@pytest.mark.usefixtures("tables")
 def test_a_config_file_registers_an_activation_by_a_name(tmp_path):
     path = _write(tmp_path / "own.py", _REGISTER + _GRID)
     config = load_config(path)
@@ -69,7 +70,6 @@ def test_a_config_file_registers_an_activation_by_a_name(tmp_path):
     assert environment_of(Config()) == {}
 
 
-@pytest.mark.usefixtures("tables")
 def test_a_module_that_a_config_file_imports_may_register(tmp_path, monkeypatch):
     _write(tmp_path / "registers_for_a_test.py", _REGISTER)
     monkeypatch.syspath_prepend(tmp_path)
@@ -78,7 +78,6 @@ def test_a_module_that_a_config_file_imports_may_register(tmp_path, monkeypatch)
     assert source.path == str(tmp_path / "registers_for_a_test.py")
 
 
-@pytest.mark.usefixtures("tables")
 def test_what_a_function_learns_is_counted_by_its_shape():
     t2t_jax.register_normalization("one_factor", min, lambda width: {"g": Parameter((), 2.0)})
     assert NormConfig("one_factor").num_parameters(64) == 1
@@ -89,14 +88,12 @@ def test_what_a_function_learns_is_counted_by_its_shape():
     assert network_config(feed_forward="gate").is_gated
 
 
-@pytest.mark.usefixtures("tables")
 @pytest.mark.parametrize("name", ["", "2x", "a b", "a/b", "../a", "a\n", "é", "x" * 65, None, 3])
 def test_a_name_that_is_no_word_is_refused(name):
     with pytest.raises(UserError, match="cannot be registered; a name has letters"):
         t2t_jax.register_activation(name, jax.nn.relu6)
 
 
-@pytest.mark.usefixtures("tables")
 def test_a_name_stands_for_one_function():
     def make(bound):
         return lambda x: min(x, bound)
@@ -115,7 +112,6 @@ def test_a_name_stands_for_one_function():
         t2t_jax.register_activation("closure", make(7))
 
 
-@pytest.mark.usefixtures("tables")
 def test_a_cell_of_a_notebook_may_be_run_again():
     names = {"t2t_jax": t2t_jax}
     cell = "def f(x):\n    return x\nt2t_jax.register_activation('cell', f)\n"
@@ -125,7 +121,6 @@ def test_a_cell_of_a_notebook_may_be_run_again():
         run_cell(cell.replace("return x", "return 2 * x"), names)
 
 
-@pytest.mark.usefixtures("tables")
 def test_another_file_cannot_register_a_name_that_is_taken(tmp_path):
     first = _write(tmp_path / "first.py", _REGISTER)
     load_config(first)
@@ -142,7 +137,6 @@ def test_files_are_alike_if_they_are_the_same_program(text, alike):
     assert RegisteringFile("a.py", "x = 1\n").is_alike(text) == alike
 
 
-@pytest.mark.usefixtures("tables")
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
@@ -161,7 +155,6 @@ def test_a_name_that_nobody_registered_is_refused(field, value, message):
         Config.from_json(json.dumps(config))
 
 
-@pytest.mark.usefixtures("tables")
 def test_files_that_the_environment_names_register_what_is_missing(tmp_path, monkeypatch):
     config = Config().to_json().replace('"relu"', '"halved"')
     other = _write(tmp_path / "other.py", "print('run')\n")
@@ -172,7 +165,6 @@ def test_files_that_the_environment_names_register_what_is_missing(tmp_path, mon
     assert environment_of(Config.from_json(config))[FILES].endswith(own)
 
 
-@pytest.mark.usefixtures("tables")
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
@@ -190,7 +182,6 @@ def test_a_file_of_the_environment_that_fails_is_told(tmp_path, monkeypatch, nam
         network_config(feed_forward="halved")
 
 
-@pytest.mark.usefixtures("tables")
 def test_a_grid_refuses_what_the_processes_of_its_cells_cannot_know():
     t2t_jax.register_activation("of_this_process", jax.nn.relu6)
     config = Config().replace({"model.feed_forward": "of_this_process"})

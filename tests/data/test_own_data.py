@@ -9,14 +9,12 @@ import jax
 import numpy as np
 import pytest
 
+from t2t_jax import evaluate, load, train
 from t2t_jax.commands.train import train_command
 from t2t_jax.config import Config, DataConfig
 from t2t_jax.data.batching import Batches
 from t2t_jax.data.corpus import open_corpus, own_corpus
 from t2t_jax.data.tokenized import prepare_pairs, prepare_vocabulary
-from t2t_jax.run.evaluation import evaluate
-from t2t_jax.run.loading import load
-from t2t_jax.run.trainer import train
 from t2t_jax.workdir import read_config
 from tests.programs import run_python
 from tests.refusals import refused
@@ -129,30 +127,15 @@ def test_data_with_a_fingerprint_are_known_by_it_and_by_a_sample():
 @pytest.mark.parametrize(
     ("data", "told"),
     [
-        (
-            [*PAIRS, ("a", "b", "c")],
-            "row 40 (from 0) of the train split of data has 3 values: it",
-        ),
-        (
-            {"dev": [None]},
-            "row 0 (from 0) of the dev split of data has 1 values: it is None",
-        ),
+        ([*PAIRS, ("a", "b", "c")], "row 40 (from 0) of the train split of data has 3 values: it"),
+        ({"dev": [None]}, "row 0 (from 0) of the dev split of data has 1 values: it is None"),
         ([("a", None)], "has no text as de: it is ('a', None); give a pair of str (en, de), or a"),
         ([("a", b"b")], "has no text as de: it is ('a', b'b')"),
         ([("a\ud800", "b")], "has no text as en: it is"),
         (["ab"], "has 1 values: it is 'ab'"),
-        (
-            [{"en": "a", "fr": "b"}],
-            "as de: it is {'en': 'a', 'fr': 'b'}; give a pair of str",
-        ),
-        (
-            (pair for pair in PAIRS),
-            "the train split of data is a generator of an unknown number",
-        ),
-        (
-            {"train": []},
-            "the train split of data is a list of 0 rows; give a sequence with rows",
-        ),
+        ([{"en": "a", "fr": "b"}], "as de: it is {'en': 'a', 'fr': 'b'}; give a pair of str"),
+        ((pair for pair in PAIRS), "the train split of data is a generator of an unknown number"),
+        ({"train": []}, "the train split of data is a list of 0 rows; give a sequence with rows"),
         ({"train": {"en": ["a"], "de": ["b"]}}, "the train split of data is a dict of an unknown"),
         (grain.MapDataset.source(PAIRS).repeat(), "of 9,223,372,036,854,775,807 rows; give a"),
         ({"dev": PAIRS, "validation": PAIRS}, "data has the split 'validation' twice"),

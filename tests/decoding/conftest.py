@@ -4,9 +4,8 @@ import dataclasses
 
 import pytest
 
-from t2t_jax.config import Config
+from t2t_jax import Config, Translator
 from t2t_jax.data.vocabularies.learning import train_vocabulary
-from t2t_jax.decoding.translator import Translator
 from tests.decoding.random_models import CONFIG, random_params, random_translator, sentences
 
 _WIDER = dataclasses.replace(

@@ -8,10 +8,7 @@ import jaxtyping
 import numpy as np
 import pytest
 
-from t2t_jax.decoding.attention_maps import attention_maps
-from t2t_jax.decoding.scoring import score
-from t2t_jax.errors import UserError
-from t2t_jax.run.evaluation import evaluate
+from t2t_jax import UserError, attention_maps, evaluate, score
 from tests.selection import thorough_after
 
 pytestmark = pytest.mark.usefixtures("_types_are_unchecked")

@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from t2t_jax.config import Config
+from t2t_jax import Config, UserError
 from t2t_jax.data.vocabularies.learning import train_vocabulary
 from t2t_jax.decoding.attention_maps import attention_maps, words_of
-from t2t_jax.errors import UserError
 from t2t_jax.functional.position import sinusoidal_positions
 from tests.decoding.random_models import random_translator
 from tests.extras.interchange.models import ensemble_of

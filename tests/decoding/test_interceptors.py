@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 import t2t_jax
-from t2t_jax.batch import Batch
+from t2t_jax import Batch, FeedForward
 from t2t_jax.config import DecodingConfig, EncoderDecoderConfig
 from t2t_jax.decoding.open_search import Limits
 from t2t_jax.modules.attention import Norm
-from t2t_jax.modules.feed_forward import FeedForward
 from t2t_jax.modules.interceptors import current_interceptors, in_other_thread
 from t2t_jax.modules.network import declared_parameters
 from t2t_jax.training.step import eval_step

@@ -5,10 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from t2t_jax import Translator, UserError, score
 from t2t_jax.decoding.long_lines import split
-from t2t_jax.decoding.scoring import score
-from t2t_jax.decoding.translator import Translator
-from t2t_jax.errors import UserError
 from tests.refusals import refused
 
 LONG = "rot haus und blau haus. " * 12

@@ -2,10 +2,9 @@
 
 import pytest
 
+from t2t_jax import UserError, score
 from t2t_jax.batch import EOS_ID
 from t2t_jax.decoding import translator
-from t2t_jax.decoding.scoring import score
-from t2t_jax.errors import UserError
 from tests.decoding.random_models import sentences
 from tests.selection import thorough_after
 

@@ -3,12 +3,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from t2t_jax import Translator, UserError
 from t2t_jax.batch import EOS_ID
 from t2t_jax.data.layout import bucket_lengths
 from t2t_jax.decoding import scoring as scoring_module
 from t2t_jax.decoding.scoring import ForcedScore, score
-from t2t_jax.decoding.translator import Translator
-from t2t_jax.errors import UserError
 from tests.decoding.random_models import CONFIG, log_probs, random_params, sentences, with_fields
 from tests.selection import thorough_after
 

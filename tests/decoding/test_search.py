@@ -209,9 +209,7 @@ def test_greedy_search_takes_the_most_probable_token_at_every_position(seed, lim
 
 @pytest.mark.parametrize("kernels", [GPU, TPU], ids=["gpu", "tpu"])
 @pytest.mark.parametrize(
-    "strategy",
-    [Greedy(EOS), BEAM, Sampling(EOS)],
-    ids=["greedy", "beam", "sampling"],
+    "strategy", [Greedy(EOS), BEAM, Sampling(EOS)], ids=["greedy", "beam", "sampling"]
 )
 def test_the_forms_for_accelerators_find_the_same(strategy, kernels):
     table, limits = jnp.array(make_table(3, 300)), jnp.full(len(SENTENCES), 8)
@@ -384,8 +382,7 @@ def decode_in_turn(strategy, table, limits, capacity, num_rows=3):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("strategy", "capacity"),
-    [(Greedy(EOS), 8), (Sampling(EOS, 1.0, 4, 0.95), 3), (BEAM, 3)],
+    ("strategy", "capacity"), [(Greedy(EOS), 8), (Sampling(EOS, 1.0, 4, 0.95), 3), (BEAM, 3)]
 )
 def test_sentences_that_come_and_go_give_what_they_give_in_one_batch(strategy, capacity):
     table = make_table(13, 7, -0.5)

@@ -23,11 +23,7 @@ from tests.tiny import tiny_sizes
 
 _VALUES, _VOCAB, _EXTRA = 3, 12, 6
 _CONFIG = Config().replace(
-    {
-        **tiny_sizes(16, (1, 1)),
-        "decoding.max_extra_length": _EXTRA,
-        "decoding.tokens_per_batch": 64,
-    }
+    {**tiny_sizes(16, (1, 1)), "decoding.max_extra_length": _EXTRA, "decoding.tokens_per_batch": 64}
 )
 
 

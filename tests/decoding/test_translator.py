@@ -5,13 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from t2t_jax import Translator, UserError
 from t2t_jax.batch import EOS_ID
 from t2t_jax.data.vocabularies.shared import SharedVocabulary
 from t2t_jax.decoding import row_group
 from t2t_jax.decoding import translator as translator_module
 from t2t_jax.decoding.search.hypotheses import LengthPenalty
-from t2t_jax.decoding.translator import Translator
-from t2t_jax.errors import UserError
 from tests.decoding.random_models import (
     CONFIG,
     WORDS,

@@ -7,9 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t2t_jax.decoding.scoring import score
-from t2t_jax.decoding.translator import Translator
-from t2t_jax.errors import UserError
+from t2t_jax import Translator, UserError, score
 from tests.decoding.random_models import CONFIG, random_params, sentences
 
 LINES = sentences(3, 4, seed=8)

@@ -5,8 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t2t_jax.batch import Batch
-from t2t_jax.run.trainer import train
+from t2t_jax import Batch, train
 from t2t_jax.workdir import read_config
 from tests.examples.loading import load_example
 from tests.trained import records_of

@@ -7,11 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from t2t_jax import Context, FeedForward
 from t2t_jax.config import network_config
 from t2t_jax.kernels.recomputed import relu_from_result
 from t2t_jax.kernels.reference import REFERENCE
-from t2t_jax.modules.attention import Context
-from t2t_jax.modules.feed_forward import FeedForward
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -5,10 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from t2t_jax import Context, MultiHeadAttention, UserError
 from t2t_jax.config import AttentionConfig, network_config
-from t2t_jax.errors import UserError
 from t2t_jax.functional.position import rotary_frequencies
-from t2t_jax.modules.attention import Context, MultiHeadAttention
 from tests.modules.numpy_transformer import cross_attention
 
 

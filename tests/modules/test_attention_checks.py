@@ -11,6 +11,8 @@ from t2t_jax.config import AttentionConfig, Config, NormConfig
 from t2t_jax.modules.named_functions import function_problems
 from tests.refusals import refused
 
+pytestmark = pytest.mark.usefixtures("tables")
+
 KIND = t2t_jax.AttentionKind
 
 
@@ -42,7 +44,6 @@ _GOOD = {
 }
 
 
-@pytest.mark.usefixtures("tables")
 @pytest.mark.parametrize("name", _GOOD)
 def test_a_kind_of_each_position_has_no_problem(name):
     assert _problems(_GOOD[name]) == []
@@ -64,7 +65,6 @@ _BAD = {
 }
 
 
-@pytest.mark.usefixtures("tables")
 @pytest.mark.parametrize("name", _BAD)
 def test_a_kind_that_decodes_otherwise_is_told(name):
     combine, message = _BAD[name]
@@ -82,7 +82,6 @@ _REFUSED = {
 }
 
 
-@pytest.mark.usefixtures("tables")
 @pytest.mark.parametrize("name", _REFUSED)
 def test_a_part_of_another_form_is_refused_when_it_is_registered(name):
     part, message = _REFUSED[name]
@@ -90,14 +89,12 @@ def test_a_part_of_another_form_is_refused_when_it_is_registered(name):
         t2t_jax.register("attention", "mine")(part)
 
 
-@pytest.mark.usefixtures("tables")
 def test_widths_of_gates_are_whole_numbers_by_name():
     kind = _kind(lambda self, heads, *_: heads, gates=lambda self, config: {"g": 0.5})
     (problem,) = _problems(kind)
     assert problem.startswith("gates of attention 'mine' returned {'g': 0.5}; return the width of")
 
 
-@pytest.mark.usefixtures("tables")
 def test_an_attention_with_a_function_of_a_notebook_can_be_pickled():
     t2t_jax.register("attention", "mine")(lambda query, key: 1 / 0)
     attention = AttentionConfig(8, 2, attention_kind="mine")

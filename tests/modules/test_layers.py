@@ -6,9 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from t2t_jax import Context, UserError
 from t2t_jax.config import network_config
-from t2t_jax.errors import UserError
-from t2t_jax.modules.attention import Context
 from t2t_jax.modules.layers import Layer, Residual
 from tests.modules.numpy_transformer import norm
 

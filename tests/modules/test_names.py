@@ -7,10 +7,9 @@ import jax
 import numpy as np
 import pytest
 
-from t2t_jax import UserError
+from t2t_jax import UserError, named_arrays, parameter_table, parameters_of
 from t2t_jax.config.cost import num_parameters
 from t2t_jax.modules.models import make_model
-from t2t_jax.modules.names import named_arrays, parameter_table, parameters_of
 from t2t_jax.modules.network import declared_parameters
 from tests.extras.interchange.models import OPTIONS, portable
 

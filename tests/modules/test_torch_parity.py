@@ -7,10 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from t2t_jax import Context, LayerStack
 from t2t_jax.config import network_config
 from t2t_jax.functional.masks import causal_mask, segment_mask
-from t2t_jax.modules.attention import Context
-from t2t_jax.modules.stack import LayerStack
 from tests.selection import thorough_after
 
 _PATH = Path(__file__).parents[1] / "goldens" / "transformer.npz"

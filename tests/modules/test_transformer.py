@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from jaxtyping import TypeCheckError
 
+from t2t_jax import Context, LayerStack
 from t2t_jax.batch import Batch, Sequence
 from t2t_jax.functional import masks
-from t2t_jax.modules.attention import Context
-from t2t_jax.modules.stack import LayerStack
 from tests.selection import thorough_after
 
 _SOURCES = [[[3, 4, 5, 6, 2]], [[7, 2]], [[8, 9, 2]]]

@@ -7,8 +7,7 @@ import jax
 import pytest
 
 import t2t_jax
-from t2t_jax.config import Config
-from t2t_jax.errors import UserError
+from t2t_jax import Config, UserError
 from t2t_jax.parallel import devices
 from t2t_jax.parallel.devices import all_devices, hardware_name, local_devices
 from tests.programs import ROOT, run_python

@@ -4,13 +4,11 @@ import shutil
 
 import pytest
 
+from t2t_jax import UserError, load, train
 from t2t_jax.config import TrainingConfig
-from t2t_jax.errors import UserError
 from t2t_jax.run.evaluation import CorpusLoss, Evaluation
 from t2t_jax.run.history import plateau, reason_to_stop
-from t2t_jax.run.loading import load
 from t2t_jax.run.meter import StepMeter
-from t2t_jax.run.trainer import train
 from t2t_jax.training.storage import steps_in
 from tests.scores import Score
 from tests.trained import records_of, timeless_log

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 import t2t_jax
-from t2t_jax import UserError
-from t2t_jax.batch import Batch
+from t2t_jax import Batch, UserError
 from t2t_jax.config import Config, DecoderOnlyConfig, EncoderDecoderConfig
 from t2t_jax.data.vocabularies.learning import train_vocabulary
 from tests.decoding.random_models import random_translator

@@ -8,14 +8,10 @@ import jax
 import numpy as np
 import pytest
 
-from t2t_jax.batch import Batch
-from t2t_jax.config import Config, MeshConfig
+from t2t_jax import Batch, Config, MeshConfig, Translator, UserError, score
 from t2t_jax.data.corpus import open_corpus
 from t2t_jax.data.tokenized import tokenize
 from t2t_jax.data.vocabularies.learning import train_vocabulary
-from t2t_jax.decoding.scoring import score
-from t2t_jax.decoding.translator import Translator
-from t2t_jax.errors import UserError
 from t2t_jax.parallel.mesh import make_mesh, replicated
 from t2t_jax.run import evaluation as evaluate_module
 from t2t_jax.run.evaluation import corpus_loss, evaluate, evaluate_split, prepare_evaluation

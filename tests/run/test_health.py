@@ -5,10 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from t2t_jax.config import Config
+from t2t_jax import Config, UserError
 from t2t_jax.data.batching import Batches
 from t2t_jax.data.rows import Examples
-from t2t_jax.errors import UserError
 from t2t_jax.run.health import RULES, CorpusFigures, Health, corpus_figures, unigram_nll
 from t2t_jax.run.history import History
 from t2t_jax.run.log import RunLog

@@ -6,9 +6,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from t2t_jax import UserError, train
 from t2t_jax.config.tables import LOSSES
-from t2t_jax.errors import UserError
-from t2t_jax.run.trainer import train
 from t2t_jax.training.storage import steps_in
 from t2t_jax.workdir import LOG_FIGURES
 from tests.selection import thorough_after

@@ -6,10 +6,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from t2t_jax.config import Config
+from t2t_jax import Config, UserError
 from t2t_jax.config.cost import model_flops_per_step
 from t2t_jax.data.rows import Content, Lengths
-from t2t_jax.errors import UserError
 from t2t_jax.run import job
 from t2t_jax.run.job import JobRecord, read_goodput, read_jobs
 from t2t_jax.run.progress import PHASES, PhaseTimer

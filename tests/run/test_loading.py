@@ -12,12 +12,11 @@ import jaxtyping
 import numpy as np
 import pytest
 
+from t2t_jax import TrainedRun, UserError, load
 from t2t_jax.config import Config, MeshConfig, ParallelConfig
 from t2t_jax.data.vocabularies.learning import train_vocabulary
-from t2t_jax.errors import UserError
 from t2t_jax.modules.models import make_model
 from t2t_jax.run.history import History
-from t2t_jax.run.loading import TrainedRun, load
 from t2t_jax.training.checkpoint import Checkpoints
 from t2t_jax.training.origin import Identity
 from t2t_jax.training.state import init_state

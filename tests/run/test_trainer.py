@@ -10,14 +10,11 @@ import signal
 
 import pytest
 
-from t2t_jax.config import Config
-from t2t_jax.errors import UserError
+from t2t_jax import Config, UserError, load, train
 from t2t_jax.parallel.mesh import make_mesh
 from t2t_jax.parallel.processes import locked
 from t2t_jax.run.history import score_name
-from t2t_jax.run.loading import load
 from t2t_jax.run.meter import StepMeter
-from t2t_jax.run.trainer import train
 from t2t_jax.tasks.measures import bleu
 from t2t_jax.training.settling import settled
 from t2t_jax.training.storage import steps_in

@@ -2,12 +2,10 @@
 
 import pytest
 
+from t2t_jax import Config, UserError, run_grid
 from t2t_jax.commands.sweep import sweep_command
-from t2t_jax.config import Config
 from t2t_jax.config.file import Grid
-from t2t_jax.errors import UserError
 from t2t_jax.sweep.cell import RESULT, num_seeds_in
-from t2t_jax.sweep.grid import run_grid
 from t2t_jax.sweep.rules import GridRules, plan_grid
 
 FACTOR = "--tune=training.learning_rate_factor"

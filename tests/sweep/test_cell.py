@@ -10,15 +10,14 @@ import numpy as np
 import pytest
 from submitit.slurm.slurm import SlurmJob
 
+from t2t_jax import UserError, run_grid
 from t2t_jax.commands.entry import entry_command
 from t2t_jax.config import Config, to_dict
 from t2t_jax.config.file import Grid
 from t2t_jax.decoding.translator import diverged
-from t2t_jax.errors import UserError
 from t2t_jax.extras.trackers.flags import SweepFlags
 from t2t_jax.sweep import launchers
 from t2t_jax.sweep.cell import _speed, cells, num_seeds_in, train_and_score
-from t2t_jax.sweep.grid import run_grid
 from t2t_jax.sweep.launchers import Cluster, Local
 from t2t_jax.sweep.rules import check_distinct
 from t2t_jax.tasks.task import CorpusLoss

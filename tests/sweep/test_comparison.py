@@ -8,9 +8,8 @@ import re
 import pytest
 from rich.console import Console
 
-from t2t_jax.config import Config
+from t2t_jax import Config, UserError
 from t2t_jax.config.file import Grid
-from t2t_jax.errors import UserError
 from t2t_jax.paper import TABLE_3
 from t2t_jax.sweep.comparison import compare
 from t2t_jax.sweep.tables import summary, write_tables

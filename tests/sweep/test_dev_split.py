@@ -2,9 +2,8 @@
 
 import pytest
 
-from t2t_jax.config import Config
+from t2t_jax import Config, UserError
 from t2t_jax.config.file import Grid
-from t2t_jax.errors import UserError
 from t2t_jax.sweep.grid import check_dev_sets, run_grid
 from tests.sweep.conftest import QUIET, AtOnce
 

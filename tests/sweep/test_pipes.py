@@ -4,13 +4,11 @@ import os
 
 import pytest
 
-from t2t_jax.config import Config
+from t2t_jax import Config, UserError, run_grid
 from t2t_jax.config.file import Grid
-from t2t_jax.errors import UserError
 from t2t_jax.extras.trackers.follower import read_targets
 from t2t_jax.run.provenance import read_provenance
 from t2t_jax.sweep.cell import cells
-from t2t_jax.sweep.grid import run_grid
 from t2t_jax.sweep.launchers import Local
 from t2t_jax.sweep.rules import GridRules
 from t2t_jax.sweep.stored_grid import record_grid, rename_row

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from t2t_jax.config import Config
+from t2t_jax import Config, UserError
 from t2t_jax.config.file import Grid
-from t2t_jax.errors import UserError
 from t2t_jax.run import provenance as software
 from t2t_jax.run.provenance import provenance
 from t2t_jax.sweep.cell import cells, check_cells

@@ -6,9 +6,8 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from t2t_jax.config import Config
+from t2t_jax import Config, UserError
 from t2t_jax.config.file import Grid
-from t2t_jax.errors import UserError
 from t2t_jax.run.provenance import provenance
 from t2t_jax.sweep import stored_grid
 from t2t_jax.sweep.cell import cells, train_and_score

@@ -19,9 +19,8 @@ from rich.console import Console
 from rich.text import Text
 
 import t2t_jax
-from t2t_jax.config import Config
+from t2t_jax import Config, UserError
 from t2t_jax.config.file import Grid, load_grid
-from t2t_jax.errors import UserError
 from t2t_jax.sweep import run
 from t2t_jax.sweep.__main__ import main
 from t2t_jax.sweep.cell import cells, check_cells, train_and_score

@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from t2t_jax.config import Config
+from t2t_jax import Config, evaluate
 from t2t_jax.data.corpus import open_corpus
-from t2t_jax.run.evaluation import evaluate
 from t2t_jax.tasks import task_of
 from tests.decoding.random_models import random_translator
 from tests.selection import thorough_after

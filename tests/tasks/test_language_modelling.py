@@ -7,11 +7,10 @@ import jax
 import numpy as np
 import pytest
 
+from t2t_jax import Config, UserError
 from t2t_jax.batch import Batch, Sequence
-from t2t_jax.config import Config
 from t2t_jax.data.corpus import open_corpus
 from t2t_jax.data.tokenized import prepare_vocabulary
-from t2t_jax.errors import UserError
 from t2t_jax.run.evaluation import evaluate, score_record
 from t2t_jax.tasks import task_of
 from t2t_jax.tasks.language_modelling import TASK, generate, stream

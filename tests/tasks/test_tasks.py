@@ -9,12 +9,10 @@ from pathlib import Path
 import pytest
 
 import t2t_jax
-from t2t_jax import paper
+from t2t_jax import Config, UserError, paper
 from t2t_jax.commands.groups import all_commands, check_command
-from t2t_jax.config import Config
 from t2t_jax.config.tasks import TASKS, TaskFacts
 from t2t_jax.data.splits import Split
-from t2t_jax.errors import UserError
 from t2t_jax.extras.encoders.tasks import EncoderTask
 from t2t_jax.extras.watching.report import build_report
 from t2t_jax.run.history import dev_score, score_name

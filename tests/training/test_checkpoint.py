@@ -411,11 +411,7 @@ def test_keep_best_can_be_turned_off(tmp_path):
 
 @pytest.mark.parametrize(
     ("options", "named"),
-    [
-        ({"average": 0}, "average=0"),
-        ({"step": 9}, "no step 9"),
-        ({"step": "best"}, "best"),
-    ],
+    [({"average": 0}, "average=0"), ({"step": 9}, "no step 9"), ({"step": "best"}, "best")],
 )
 def test_what_is_not_there_is_refused_by_name(tmp_path, options, named):
     _save(tmp_path, [1, 2], keep_best=False)

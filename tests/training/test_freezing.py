@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
 
-from t2t_jax import UserError
+from t2t_jax import Config, UserError
 from t2t_jax.batch import Batch, Sequence
-from t2t_jax.config import Config
 from t2t_jax.modules.models import make_model
 from t2t_jax.training.state import init_state
 from t2t_jax.training.step import train_step

@@ -7,8 +7,7 @@ import optax
 import pytest
 
 import t2t_jax
-from t2t_jax.config import Config
-from t2t_jax.errors import UserError
+from t2t_jax import Config, UserError
 from t2t_jax.modules.models import make_model
 from t2t_jax.training.objective import LossSums, StepSums
 from t2t_jax.training.recipe import make_optimizer

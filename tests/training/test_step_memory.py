@@ -14,12 +14,11 @@ import optax
 import pytest
 from jax.sharding import Mesh
 
-from t2t_jax.config import Config
+from t2t_jax import Config, UserError
 from t2t_jax.config.cost import num_parameters
 from t2t_jax.config.file import load_config, load_grid
 from t2t_jax.config.tables import OPTIMIZERS, OptimizerFacts
 from t2t_jax.data.layout import batch_shape
-from t2t_jax.errors import UserError
 from t2t_jax.extras.compile_only.compile import compile_ahead
 from t2t_jax.modules.models import make_model
 from t2t_jax.parallel import devices as memory_module

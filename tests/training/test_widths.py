@@ -11,14 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from t2t_jax import Config, FeedForward, LayerStack, MultiHeadAttention, build
 from t2t_jax.batch import EOS_ID, Batch, one_a_row
-from t2t_jax.config import Config
 from t2t_jax.functional.attention import repeat_heads
-from t2t_jax.modules.attention import MultiHeadAttention
 from t2t_jax.modules.embedding import TokenEmbedding
-from t2t_jax.modules.feed_forward import FeedForward
-from t2t_jax.modules.models import build
-from t2t_jax.modules.stack import LayerStack
 from t2t_jax.modules.transformer import TokenNetwork
 from t2t_jax.training.schedule import scheduled_rate
 from t2t_jax.training.state import init_state

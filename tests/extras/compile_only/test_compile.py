@@ -6,9 +6,8 @@ from importlib.util import find_spec
 import jax
 import pytest
 
-from t2t_jax.config import Config
+from t2t_jax import Config, UserError
 from t2t_jax.config.cost import model_flops_per_step, num_parameters
-from t2t_jax.errors import UserError
 from t2t_jax.extras.compile_only import topologies
 from t2t_jax.extras.compile_only.compile import compile_ahead
 from t2t_jax.extras.compile_only.topologies import GPU_TARGETS, devices_of

@@ -8,12 +8,10 @@ import numpy as np
 import pytest
 
 import t2t_jax
-from t2t_jax import UserError
+from t2t_jax import Config, UserError, evaluate
 from t2t_jax.__main__ import main
-from t2t_jax.config import Config
 from t2t_jax.data.corpus import open_corpus
 from t2t_jax.extras.encoders.tasks import MASKED, TAGGING
-from t2t_jax.run.evaluation import evaluate
 from t2t_jax.workdir import read_config, read_scores
 
 TAGS = {"the": "DT", "a": "DT", "dog": "NN", "house": "NN", "old": "JJ", "red": "JJ", "runs": "VB"}

@@ -8,12 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t2t_jax import UserError
+from t2t_jax import UserError, attention_maps
 from t2t_jax.__main__ import main
 from t2t_jax.batch import PAD_ID, Batch, one_a_row, padded
 from t2t_jax.commands.entry import entry_command
 from t2t_jax.data.corpus import open_corpus
-from t2t_jax.decoding.attention_maps import attention_maps
 from t2t_jax.extras.inspect import heads
 from t2t_jax.extras.inspect.head_kinds import Subwords, count_heads
 from t2t_jax.extras.inspect.heads import Head, all_heads, mask_heads, measure_heads, pruning_order

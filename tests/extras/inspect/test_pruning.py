@@ -6,13 +6,11 @@ import numpy as np
 import pytest
 
 import t2t_jax
-from t2t_jax import UserError
+from t2t_jax import Config, Translator, UserError
 from t2t_jax.__main__ import main
 from t2t_jax.batch import Batch, one_a_row, padded
-from t2t_jax.config import Config
 from t2t_jax.config.cost import num_parameters
 from t2t_jax.data.vocabulary import Vocabulary
-from t2t_jax.decoding.translator import Translator
 from t2t_jax.extras.inspect.heads import Head, mask_heads
 from t2t_jax.extras.inspect.pruning import heads_to_prune, remove_heads
 from t2t_jax.extras.interchange.formats import read_model, write_model

@@ -11,16 +11,15 @@ import flax.linen as nn
 import jax
 import numpy as np
 
+from t2t_jax import Translator, named_arrays, parameters_of
 from t2t_jax.config import Config, DataConfig
 from t2t_jax.data.corpus import open_corpus
 from t2t_jax.data.vocabularies.learning import train_vocabulary
 from t2t_jax.data.vocabulary import Vocabulary
-from t2t_jax.decoding.translator import Translator
 from t2t_jax.extras.encoders.vocabulary import labelled_vocabulary
 from t2t_jax.extras.interchange.formats import read_model
 from t2t_jax.extras.interchange.portable import PortableModel
 from t2t_jax.modules.models import make_model
-from t2t_jax.modules.names import named_arrays, parameters_of
 from t2t_jax.modules.network import declared_parameters
 from tests.programs import ROOT
 from tests.tiny import tiny_sizes

@@ -10,8 +10,7 @@ from typing import Any, Literal, get_origin, get_type_hints
 
 import pytest
 
-from t2t_jax import UserError
-from t2t_jax.config import Config
+from t2t_jax import Config, UserError
 from t2t_jax.config.checks import NOT_EXPORTED
 from t2t_jax.config.config import known_fields, walk
 from t2t_jax.config.tables import NAMED

@@ -9,11 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t2t_jax import load, train
+from t2t_jax import Translator, load, train
 from t2t_jax.__main__ import main
 from t2t_jax.batch import Batch, one_a_row
 from t2t_jax.data.vocabulary import Vocabulary
-from t2t_jax.decoding.translator import Translator
 from t2t_jax.extras.interchange.formats import read_model, write_model
 from tests.extras.interchange.models import (
     GOLDENS,

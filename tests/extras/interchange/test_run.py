@@ -13,9 +13,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import t2t_jax
-from t2t_jax import UserError
+from t2t_jax import MeshConfig, UserError
 from t2t_jax.__main__ import main
-from t2t_jax.config import MeshConfig
 from t2t_jax.data.corpus import Corpus
 from t2t_jax.data.vocabularies.learning import train_vocabulary
 from t2t_jax.extras.interchange.runs import write_run
@@ -206,10 +205,7 @@ def _packed(directory, archive):
     ("source", "name", "message"),
     [
         ("small", "a.zip", "holds a model that was saved or exported"),
-        pytest.param(
-            *("run", "b.tar.gz", "is a read-only copy"),
-            marks=pytest.mark.thorough,
-        ),
+        pytest.param(*("run", "b.tar.gz", "is a read-only copy"), marks=pytest.mark.thorough),
     ],
 )
 def test_an_archive_opens_as_what_is_in_it(source, name, message, run, small, tmp_path, capsys):

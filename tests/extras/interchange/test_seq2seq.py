@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from t2t_jax import UserError, load, train
+from t2t_jax import UserError, load, score, train
 from t2t_jax.__main__ import main
 from t2t_jax.batch import BOS_ID, EOS_ID, Batch, one_a_row
 from t2t_jax.config import DataConfig
 from t2t_jax.data.corpus import open_corpus
-from t2t_jax.decoding.scoring import score
 from t2t_jax.extras.inspect.beam_record import record_search
 from t2t_jax.extras.interchange.formats import read_model, write_model
 from t2t_jax.extras.interchange.places import new_order

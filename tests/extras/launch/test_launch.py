@@ -15,8 +15,7 @@ import jsonschema
 import pytest
 import yaml
 
-from t2t_jax.config import Config
-from t2t_jax.errors import UserError
+from t2t_jax import Config, UserError
 from t2t_jax.extras.launch.launch_command import SCHEDULERS, launch_command
 from t2t_jax.extras.launch.schedulers import Ssh, Tpu
 from t2t_jax.system.exit_codes import FINAL

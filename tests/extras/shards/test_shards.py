@@ -12,13 +12,12 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
+from t2t_jax import Config, UserError
 from t2t_jax.__main__ import main
-from t2t_jax.config import Config
 from t2t_jax.data.batching import Batches
 from t2t_jax.data.corpus import open_corpus
 from t2t_jax.data.pair_files import Faults, Shard
 from t2t_jax.data.tokenized import prepare_vocabulary
-from t2t_jax.errors import UserError
 from t2t_jax.extras.shards import listing
 from t2t_jax.extras.shards import pieces as shard_pieces
 from t2t_jax.extras.shards.listing import shard_of

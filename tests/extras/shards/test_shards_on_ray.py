@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from t2t_jax.config import Config
+from t2t_jax import Config, UserError
 from t2t_jax.data.corpus import open_corpus
 from t2t_jax.data.tokenized import prepare_vocabulary
-from t2t_jax.errors import UserError
 from t2t_jax.extras.shards.pieces import on_ray
 from t2t_jax.tasks import task_of
 from tests.extras.shards.test_shards import FIELDS, write_shards

@@ -7,9 +7,8 @@ from contextlib import nullcontext
 
 import pytest
 
+from t2t_jax import Config, UserError
 from t2t_jax.commands.entry import entry_command
-from t2t_jax.config import Config
-from t2t_jax.errors import UserError
 from t2t_jax.extras.trackers import follower
 from t2t_jax.extras.trackers.follower import follow, send_run
 from t2t_jax.extras.trackers.tracker import TRACKERS, OpenRun, Target

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 import t2t_jax
-from t2t_jax.config import Config
+from t2t_jax import Config, UserError
 from t2t_jax.config.file import load_config
-from t2t_jax.errors import UserError
 from t2t_jax.extras.watching.page import deviations, plot_curves
 from t2t_jax.extras.watching.report import build_report, paper_comparison
 from t2t_jax.paper import TABLE_3
@@ -426,9 +425,7 @@ def test_a_plot_is_labelled_with_its_ranges():
 
 
 @given(
-    st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=40),
-    st.integers(15, 40),
-    st.integers(2, 6),
+    st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=40), st.integers(15, 40), st.integers(2, 6)
 )
 def test_a_plotted_curve_has_a_dot_in_every_column_and_no_gap(values, width, height):
     drawn = plot_curves(np.arange(1.0, len(values) + 1), np.array(values), width, height)

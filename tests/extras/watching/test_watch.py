@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from t2t_jax import Config, UserError
 from t2t_jax.commands.entry import entry_command
-from t2t_jax.config import Config
-from t2t_jax.errors import UserError
 from t2t_jax.extras.watching import watch
 from t2t_jax.extras.watching.page import curves_section
 from t2t_jax.extras.watching.watch import plot_in_terminal

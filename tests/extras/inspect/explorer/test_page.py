@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 
 import t2t_jax
-from t2t_jax import UserError
+from t2t_jax import Translator, UserError, attention_maps
 from t2t_jax.batch import EOS_ID
-from t2t_jax.decoding.attention_maps import attention_maps
-from t2t_jax.decoding.translator import Translator
 from t2t_jax.extras.inspect.beam_record import record_search
 from tests.browser import addresses
 from tests.extras.interchange.models import OPTIONS, portable, translator_of

@@ -12,13 +12,11 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
+from t2t_jax import Translator, UserError, attention_maps
 from t2t_jax.__main__ import main
 from t2t_jax.batch import one_a_row
 from t2t_jax.config import Config, network_config
 from t2t_jax.config.cost import num_parameters
-from t2t_jax.decoding.attention_maps import attention_maps
-from t2t_jax.decoding.translator import Translator
-from t2t_jax.errors import UserError
 from t2t_jax.extras.inspect.figures import attention, figures, formulas, write_figures
 from t2t_jax.extras.inspect.figures.architecture import architecture
 from t2t_jax.extras.inspect.figures.long_context import long_context, operations
