@@ -406,11 +406,10 @@ def write_vocabulary(workdir: Path, vocabulary: Vocabulary) -> None:
 
 def log_signature(workdir: Path) -> object:
     """Return a value that changes with each write to a run's log; None if there is no log."""
-    try:
+    with suppress(OSError):
         stat = (workdir / LOG).stat()
-    except OSError:
-        return None
-    return stat.st_ino, stat.st_size, stat.st_mtime_ns
+        return stat.st_ino, stat.st_size, stat.st_mtime_ns
+    return None
 
 
 def read_log(workdir: Path) -> list[Record]:

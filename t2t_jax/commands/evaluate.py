@@ -1,7 +1,7 @@
 """The command `evaluate`: score a model on a split of a corpus with the metrics of its task."""
 
-import contextlib
 import dataclasses
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, ClassVar
@@ -58,7 +58,9 @@ class EvaluateCommand(LanguageFlags, DecodingFlags):
             )
         unaveraged = [dataclasses.replace(self, average=1)] if self.before_averaging else []
         records, corpus = [], None
-        with self._output() as file:
+        if self.output is None:
+            check_stdout_open("name an output file with --output")
+        with open_output(self.output) if self.output else nullcontext() as file:
             # The averaged model comes last, as the result of the command.
             for flags in (*unaveraged, self):
                 translator = flags.load()
@@ -82,13 +84,6 @@ class EvaluateCommand(LanguageFlags, DecodingFlags):
                 for line in load(reference)(config, records):
                     print_result(line)
         return 0
-
-    def _output(self) -> contextlib.AbstractContextManager[BinaryIO | None]:
-        """Open the file of --output, or yield None without it; report a bad path early."""
-        if self.output is not None:
-            return open_output(self.output)
-        check_stdout_open("name an output file with --output")
-        return contextlib.nullcontext()
 
     def _corpus(self, data: DataConfig) -> Corpus:
         """Open the corpus to score on, and check that it fits the model and the flags."""

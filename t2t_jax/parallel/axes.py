@@ -8,7 +8,7 @@ tensor    splits the heads, the inner width of the feed-forward network and the 
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from contextvars import ContextVar
 
 import flax.linen as nn
@@ -104,11 +104,10 @@ def is_divided(x: Shaped[Array, "..."], *names: str | None) -> bool:
     mesh = _mesh.get()
     if mesh is None:
         return False
-    try:
+    with suppress(ValueError):
         _sharding(mesh, names).shard_shape(x.shape)
-    except ValueError:
-        return False
-    return True
+        return True
+    return False
 
 
 def in_parts(
@@ -145,11 +144,10 @@ def _sharding(mesh: Mesh, names: Sequence[str | None]) -> NamedSharding:
 
 def _is_mapped(axis: str) -> bool:
     """Return whether the traced function is inside a `jax.vmap` over this mesh axis."""
-    try:
+    with suppress(NameError):
         jax.lax.axis_size(axis)
-    except NameError:
-        return False
-    return True
+        return True
+    return False
 
 
 def abstract_arrays(mesh: Mesh, boxed: PyTree) -> PyTree[jax.ShapeDtypeStruct]:

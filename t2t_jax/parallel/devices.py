@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
@@ -134,10 +134,9 @@ def peak_memory(devices: Sequence[jax.Device]) -> int | None:
 
 
 def _memory_stats(device: jax.Device) -> dict[str, int]:
-    try:
+    with suppress(jax.errors.JaxRuntimeError):
         return device.memory_stats() or {}
-    except jax.errors.JaxRuntimeError:
-        return {}
+    return {}
 
 
 def bytes_of_a_device(tree: object) -> int:

@@ -333,11 +333,10 @@ def open_mpi_arguments(coordinator: str | None) -> tuple[str, int, int]:
     size, rank = (int(os.environ[f"OMPI_COMM_WORLD_{name}"]) for name in ("SIZE", "RANK"))
     if coordinator is None:
         job = os.environ.get("PMIX_NAMESPACE", "")
+        launcher = re.fullmatch(r"\w+-(.+)-\d+@\d+", job)
+        host = launcher[1] if launcher else ""
         if os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE") == str(size):
             host = "127.0.0.1"
-        else:
-            launcher = re.fullmatch(r"\w+-(.+)-\d+@\d+", job)
-            host = launcher[1] if launcher else ""
         is_elsewhere = host.partition(".")[0] != socket.gethostname().partition(".")[0]
         if not job or not host or (rank == 0 and host != "127.0.0.1" and is_elsewhere):
             raise UserError(

@@ -189,10 +189,9 @@ def _hashes(root: Path, paths: Iterable[Path]) -> dict[str, str]:
 
 def _hash_of_file(file: Path) -> str:
     content = file.read_bytes()
-    try:
+    with suppress(SyntaxError, ValueError):  # a template, or a compiled module
         return _hash(syntax(content.decode()))
-    except (SyntaxError, ValueError):  # a template, or a compiled module
-        return hashlib.sha256(content).hexdigest()[:12]
+    return hashlib.sha256(content).hexdigest()[:12]
 
 
 def _files_of_config(config: Config) -> dict[str, str]:
@@ -230,10 +229,9 @@ def _hashes_of_package(name: str) -> dict[str, str]:
 def hash_of_part(registered: Registered) -> str:
     """Return a hash of the file or notebook part that registered a name; `UNKNOWN` if lost."""
     part = getattr(registered.part, "function", registered.part)  # an `Entry` has a function
-    try:
+    with suppress(OSError, TypeError, SyntaxError, ValueError):  # a builtin, or interactive code
         return _hash(syntax(registered.source.text if registered.source else source_of(part)))
-    except (OSError, TypeError, SyntaxError, ValueError):  # a builtin, or interactive code
-        return UNKNOWN
+    return UNKNOWN
 
 
 @cache

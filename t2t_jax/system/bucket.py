@@ -174,10 +174,9 @@ class BucketPath(PosixPath):
         return self._kind() == stat.S_IFDIR
 
     def _kind(self) -> int | None:
-        try:
+        with suppress(FileNotFoundError):
             return stat.S_IFMT(self.stat().st_mode)
-        except FileNotFoundError:
-            return None
+        return None
 
     def iterdir(self) -> Generator["BucketPath", None, None]:
         """Yield the objects and directories directly below this name."""

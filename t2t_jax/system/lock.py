@@ -175,17 +175,15 @@ def _this_process() -> str:
 
 def _machine() -> str:
     """Return an id that differs between machines and between PID namespaces."""
-    try:
+    with suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot}:{Path('/proc/self/ns/pid').readlink()}"
-    except OSError:  # not Linux: wait for every lock
-        return f"unknown:{os.urandom(8).hex()}"
+    return f"unknown:{os.urandom(8).hex()}"  # not Linux: wait for every lock
 
 
 def _start_time(process_id: str) -> str:
     """Return the start time of a process, in clock ticks; "" if it does not exist."""
-    try:
+    with suppress(OSError):
         status = Path(f"/proc/{process_id}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-    return status.rpartition(")")[2].split()[19]
+        return status.rpartition(")")[2].split()[19]
+    return ""

@@ -123,10 +123,9 @@ def _unpack(archive: Path) -> Path:
 
 def _is_whole(directory: Path) -> bool:
     """Return whether an unpacked run is complete and unchanged."""
-    try:
+    with suppress(OSError):
         return (directory / _COPY_SUMS).read_bytes() == listed_sums(directory, _COPY_SUMS).encode()
-    except OSError:
-        return False
+    return False
 
 
 def _remove_damaged(unpacked_dir: Path) -> None:
