@@ -323,10 +323,6 @@ def updates(case: Any, x: X) -> Any:
     optimizer, average = recipe.make_optimizer(config, {}), params if rate else None
     now: Any = state.TrainState(zero, params, optimizer.init(params), zero, zero, average)
     for factor in (1, -2, jnp.nan, 0.5):
-        given = (
-            factor * x,
-            step.StepSums(step.LossSums(*[jnp.float32(factor)] * 3), {}),
-            case["preset"].finish,
-        )
-        now, metrics = step.update(config, optimizer, now, *given)
+        sums = step.StepSums(step.LossSums(*[jnp.float32(factor)] * 3), {})
+        now, metrics = step.update(config, optimizer, now, factor * x, sums, case["preset"].finish)
     return now, metrics
