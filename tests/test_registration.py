@@ -77,10 +77,8 @@ def test_nothing_of_a_run_is_executed_unless_its_reader_says_so(trained, monkeyp
 def test_loading_runs_the_files_that_its_caller_names_and_a_saved_run_keeps_them(trained, tmp_path):
     path, workdir = trained
     translator = load(workdir, register=workdir / "registered" / "norm.py")
-    assert (
-        load(workdir, register=[workdir / "registered" / "feed_forward.py"]).steps
-        == translator.steps
-    )
+    other = load(workdir, register=[workdir / "registered" / "feed_forward.py"])
+    assert other.steps == translator.steps
     assert evaluate(translator, split="train", num_sentences=4).scores
     translator.save(tmp_path / "saved")
     kept = [file.read_text() for file in (tmp_path / "saved/registered").iterdir()]

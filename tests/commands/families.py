@@ -25,7 +25,7 @@ _MODEL = {
 }
 _ENCODER = {"model.architecture": "encoder_only"}
 _LABELS = {**_ENCODER, "model.share_embeddings": False}
-_IMAGES = {
+IMAGES = {
     "model.architecture": "image_encoder",
     "model.patch_size": 2,
     "model.image_size": 4,
@@ -40,7 +40,7 @@ FAMILIES = {
     "masked model": {"data.task": "masked_language_modelling", **_ENCODER},
     "tagger": {"data.task": "tagging", **_LABELS},
     "classifier": {"data.task": "classification", **_LABELS},
-    "image classifier": {"data.task": "image_classification", **_IMAGES},
+    "image classifier": {"data.task": "image_classification", **IMAGES},
 }
 """What the config of a family has beside what all have."""
 

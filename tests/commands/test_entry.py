@@ -66,10 +66,7 @@ def test_a_command_explains_itself_under_the_name_it_was_called_by(capsys):
         (["qqq"], "t2t-jax has no command 'qqq'; see t2t-jax --help"),
         (["--workdir", "w", "evaluate"], "t2t-jax takes a command before its flags, as in t2t-jax"),
         (["train"], "t2t-jax train takes a config and the directory of the run"),
-        (
-            ["train", "--config", "base"],
-            "t2t-jax train takes a run, as in t2t-jax train runs/base;",
-        ),
+        (["train", "--config", "base"], "t2t-jax train takes a run, as in t2t-jax train runs/base"),
         (["train", "--workdir", "w", "--stpe"], "unknown flag --stpe; "),
         (["sweep"], "a sweep takes a config file with VARIANTS and a directory"),
         (["evaluate", "--beamsize", "3"], "unknown flag --beamsize; did you mean --beam-size?"),

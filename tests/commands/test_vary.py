@@ -91,10 +91,7 @@ def test_the_file_that_a_grid_amounts_to_gives_the_same_grid(tmp_path):
         ([f"{FACTOR}=0:1:log3"], "has no geometric steps from 0.0; begin above 0, or use lin"),
         ([f"{D_FF}=1:3:lin9"], "has only 3 different whole numbers; ask for fewer"),
         (["model.norm_order=post:pre:log2"], "is a range, but model.norm_order takes no numbers"),
-        (
-            [f"{D_FF}=64"],
-            "is 64 in every row of --vary 'model.d_ff=64'; give it several values, or ",
-        ),
+        ([f"{D_FF}=64"], "is 64 in every row of --vary 'model.d_ff=64'; give it several values"),
         ([f"{D_FF}=64"], "set it for all rows by --model.d-ff 64"),
         ([f"{D_FF}=64,128,64"], "has model.d_ff=64 twice; list every value once"),
         ([f"{D_FF}=64,128 {FACTOR}=1,2,3"], "have 2 and 3 values; give each as many"),

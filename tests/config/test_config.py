@@ -152,14 +152,10 @@ _REFUSED = [
     ),
     (_MODEL, {"d_model": 512.0}, "is a float, expected int"),
     (_MODEL, {"d_model": True}, "is a bool, expected int"),
-    (_MODEL, {"d_model": "512"}, "is a str, expected int"),
-    (_MODEL, {"d_model": None}, "is a NoneType, expected int"),
     (_MODEL, {"d_k": 2.5}, "is a float, expected int | None"),
     (_MODEL, {"share_embeddings": 1}, "is a int, expected bool"),
     (_MODEL, {"dropout_rate": False}, "is a bool, expected float"),
-    (_MODEL, {"dropout_rate": "0.1"}, "is a str, expected float"),
     (_MODEL, {"dropout_rate": 1.0}, "outside [0, 0.99]"),
-    (_MODEL, {"dropout_rate": -0.1}, "outside [0, 0.99]"),
     (_MODEL, {"dropout_rate": float("nan")}, "is not a finite number"),
     (_MODEL, {"attention_dropout_rate": 1.5}, "outside [0, 0.99]"),
     (_MODEL, {"activation_dropout_rate": 1.5}, "outside [0, 0.99]"),
@@ -182,7 +178,6 @@ _REFUSED = [
     (DataConfig, {"protected_tokens": ("\0",)}, "which the vocabulary does not preserve"),
     (DataConfig, {"protected_tokens": ("a", "b", "a")}, "'a' is given twice; give it once"),
     (DataConfig, {"protected_tokens": ("<s>",)}, "'<s>' is the name of a special entry"),
-    (DataConfig, {"protected_tokens": ("<unk>",)}, "the name of a special entry of the vocabulary"),
     (DataConfig, {"protected_tokens": ("<0x0A>",)}, "the name of a special entry"),
     (DataConfig, {"protected_tokens": "<2de>"}, "is a str, expected a tuple of values, each a str"),
     (DataConfig, {"protected_tokens": (2,)}, "is a tuple, expected a tuple of values, each a str"),
@@ -199,7 +194,6 @@ _REFUSED = [
     (TrainingConfig, {"stop_after_evaluations_without_gain": 0}, "=0 is not positive; use None"),
     (TrainingConfig, {"clip_gradient_norm": 1e300}, "largest, a float of 32 bits, 3.4e+38"),
     (TrainingConfig, {"ema_decay": 1.0}, "outside (0, 1); use None"),
-    (TrainingConfig, {"ema_decay": 0.0}, "outside (0, 1); use None"),
     (TrainingConfig, {"peak_learning_rate": 0.0}, "is not positive; use None"),
     (TrainingConfig, {"peak_learning_rate": 1, "learning_rate_factor": 2}, "leave one of them out"),
     (TrainingConfig, {"schedule_steps": 9000}, "has no effect on schedule='inverse_sqrt'"),
@@ -210,24 +204,15 @@ _REFUSED = [
     (TrainingConfig, {"schedule_steps": 2**31, "schedule": "wsd"}, "largest, 2**31 - 1"),
     (TrainingConfig, {"schedule": "wsd(decay_fraction=0)"}, "decay_fraction=0.0 is outside [1e-06"),
     (TrainingConfig, {"schedule": "wsd(decay_fraction=0.97)"}, "begins before the end"),
-    (_MODEL, {"d_k": 10**30}, "is more than the largest, 2**31 - 1"),
     (DataConfig, {"vocab_size": 3 * 10**9}, "data.vocab_size=3000000000 is more than the largest"),
-    (DataConfig, {"max_length": 10**30}, "is more than the largest, 2**31 - 1"),
-    (DataConfig, {"source_tokens_per_step": 10**20}, "is more than the largest, 2**31 - 1"),
     (TrainingConfig, {"learning_rate_factor": 1e300}, "largest, a float of 32 bits, 3.4e+38"),
-    (TrainingConfig, {"adam_epsilon": 1e39}, "largest, a float of 32 bits, 3.4e+38"),
     (EvaluationConfig, {"beam_size": 10**10}, "outside [1, 1000]"),
-    (DecodingConfig, {"beam_size": 10**10}, "outside [1, 1000]"),
     (DecodingConfig, {"max_extra_length": 10**10}, "outside [1, 100000]"),
-    (ParallelConfig, {"tokens_per_device": 10**30}, "is more than the largest, 2**31 - 1"),
-    (TrainingConfig, {"seed": -1}, "outside [0, "),
     (TrainingConfig, {"init_seed": -1}, "outside [0, "),
     (TrainingConfig, {"order_seed": 2**31}, "outside [0, "),
-    (TrainingConfig, {"dropout_seed": -1}, "outside [0, "),
     (CheckpointConfig, {"keep": 0}, "outside [1, inf]"),
     (CheckpointConfig, {"every_steps": 0}, "is not positive; use None"),
     (CheckpointConfig, {"every_minutes": 0.0}, "is not positive; use None"),
-    (CheckpointConfig, {"every_steps": 10.0}, "expected int | None"),
     (EvaluationConfig, {"every_steps": 0}, "outside [1, inf]"),
     (EvaluationConfig, {"num_sentences": 0}, "use None"),
     (EvaluationConfig, {"num_samples": -1}, "outside [0, inf]"),
@@ -293,24 +278,19 @@ def test_a_section_of_another_class_is_refused(make, message):
 
 def test_a_notebook_shows_the_fields_as_keywords():
     for kind in (Config, *(type(section) for section in vars(Config()).values())):
-        assert [*inspect.signature(kind).parameters] == [
-            leaf.name for leaf in dataclasses.fields(kind)
-        ]
+        assert [*inspect.signature(kind).parameters] == [f.name for f in dataclasses.fields(kind)]
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        path
-        for path, leaf, _ in walk(Config())
-        if {"fits": True, "range": (1, math.inf)}.items() <= leaf.metadata.items()
-    ],
-)
+_LARGEST = {path: leaf.metadata for path, leaf, _ in walk(Config()) if "fits" in leaf.metadata}
+
+
+@pytest.mark.parametrize("path", _LARGEST)
 def test_a_size_is_positive_and_fits_into_32_bits(path):
-    most = "is more than the largest, 2**31 - 1, 2,147,483,647"
-    for value, message in ((0, "outside [1, inf]"), (2**31, most)):
-        with refused(f"{path}={value} {'is ' * (value == 0)}{message}"):
-            Config().replace({path: value})
+    with refused(f"{path}={2**31} is more than the largest, 2**31 - 1, 2,147,483,647"):
+        Config().replace({path: 2**31})
+    if _LARGEST[path].get("range") == (1, math.inf):
+        with refused(f"{path}=0 is outside [1, inf]"):
+            Config().replace({path: 0})
 
 
 def test_a_pace_may_be_any_number_and_means_never():

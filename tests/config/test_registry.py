@@ -93,11 +93,7 @@ def test_a_cell_runs_again_and_another_text_needs_replace():
         ("schedules", print, "kind='schedules' is not one of"),
         ("schedule", 3, "schedule 'mine' cannot be called with (step): 3 is not a callable"),
         ("schedule", lambda: 1, "too many positional arguments"),
-        (
-            "optimizer",
-            lambda params, state: 1,
-            "(training): missing a required argument: 'state'; give",
-        ),
+        ("optimizer", lambda params, state: 1, "(training): missing a required argument: 'state'"),
         ("loss", lambda logits: 0, "with (apply, batch, key): too many positional arguments; give"),
         ("position", lambda x: x, "the method bias(distances, num_heads, causal, **learned)"),
         ("measure", lambda hypotheses: 0, "that returns a score per sentence"),
@@ -128,11 +124,8 @@ def test_parts_that_a_program_gives_are_registered_by_their_names():
     }
     config = with_parts(Config(), {**parts, "data.task": None})
     training = config.training
-    assert [training.schedule, training.optimizer, training.loss] == [
-        "warm",
-        "own_optimizer",
-        "own_loss",
-    ]
+    names = ["warm", "own_optimizer", "own_loss"]
+    assert [training.schedule, training.optimizer, training.loss] == names
     assert OPTIMIZERS["own_optimizer"].make(None, None) is parts["training.optimizer"]
     assert LOSSES["own_loss"].function is parts["training.loss"]
     assert registered_parts(config).keys() == {"schedule", "optimizer", "loss"}

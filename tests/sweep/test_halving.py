@@ -170,10 +170,7 @@ def test_a_halving_that_is_none_is_refused(text, message):
             {"training.num_train_steps": 80},
             "base and odd differ in training.num_train_steps 90 -> 80,",
         ),
-        (
-            {"checkpoint.every_steps": None, "checkpoint.average": 1},
-            "None, but --halving pauses at steps",
-        ),
+        ({"checkpoint.every_steps": None, "checkpoint.average": 1}, "but --halving pauses at step"),
         ({"checkpoint.every_steps": 3}, "base and odd differ in checkpoint.every_steps 2 -> 3"),
         ({"data.vocab_size": 999}, "base and odd differ in data.vocab_size "),
         ({"data.protected_tokens": ("<a>",)}, "differ in data.protected_tokens "),

@@ -179,7 +179,6 @@ _PAIR = jnp.ones(()), 2.0
     [
         ((_returning(_PAIR[0]),), r"^loss _returning.* returns .*; return \(sum, weight\), two sc"),
         ((_returning((jnp.ones(3), 1)),), r"return \(sum, weight\), two scalars"),
-        ((_returning((1, "a")),), r"return \(sum, weight\), two scalars"),
         ((_failing,), r"^a training step with loss 'own_loss' fails: KeyError: 'absent'; fix"),
         ((None, _returning(_PAIR)), r"^metrics .* return a dict of \(sum, count\) by name"),
         ((None, _returning({"a": 1})), r"for a returns 1; return \(sum, count\), two scalars"),

@@ -27,10 +27,7 @@ def _rates(steps, **training):
         ("constant", {1: 1 / 4, 4: 1, 5: 1, 1000: 1}),
         ("linear", {1: 1 / 4, 2: 1 / 2, 4: 1, 6: 3 / 4, 8: 1 / 2, 11: 1 / 8, 12: 0, 13: 0, 99: 0}),
         ("cosine", {2: 1 / 2, 4: 1, 6: 0.8535534, 8: 1 / 2, 10: 0.1464466, 12: 0, 99: 0}),
-        (
-            "wsd(decay_fraction=0.25)",
-            {2: 1 / 2, 4: 1, 5: 1, 9: 1, 10: 2 / 3, 11: 1 / 3, 12: 0, 99: 0},
-        ),
+        ("wsd(decay_fraction=0.25)", {2: 1 / 2, 4: 1, 9: 1, 10: 2 / 3, 11: 1 / 3, 12: 0, 99: 0}),
     ],
 )
 def test_a_schedule_has_its_share_of_the_peak_at_hand_computed_steps(schedule, shares):

@@ -12,6 +12,7 @@ from t2t_jax.config import Config
 from t2t_jax.extras.encoders.networks import target_indices
 from t2t_jax.modules.cached_decoding import NetworkScoring
 from t2t_jax.modules.models import make_model
+from tests.commands import families
 from tests.selection import thorough_after
 from tests.tiny import first_parameters
 
@@ -28,11 +29,7 @@ TEXT = {
 }
 _OF_TEXT = "model.share_embeddings", "model.source_vocab_size"
 IMAGES = {path: value for path, value in TEXT.items() if path not in _OF_TEXT} | {
-    "model.architecture": "image_encoder",
-    "model.patch_size": 2,
-    "model.image_size": 4,
-    "model.image_channels": 1,
-    "model.position": "learned",
+    **families.IMAGES,
     "data.task": "image_classification",
 }
 KINDS = {

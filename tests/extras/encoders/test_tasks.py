@@ -13,6 +13,7 @@ from t2t_jax.__main__ import main
 from t2t_jax.data.corpus import open_corpus
 from t2t_jax.extras.encoders.tasks import MASKED, TAGGING
 from t2t_jax.workdir import read_config, read_scores
+from tests.commands.families import IMAGES
 
 TAGS = {"the": "DT", "a": "DT", "dog": "NN", "house": "NN", "old": "JJ", "red": "JJ", "runs": "VB"}
 MODEL = {
@@ -226,11 +227,7 @@ def test_images_are_recognised(tmp_path, capsys):
     parts |= {"y_val": names[80:100], "x_test": images[100:], "y_test": names[100:]}
     np.savez(tmp_path / "images.npz", **parts)
     changes = {
-        "model.architecture": "image_encoder",
-        "model.patch_size": 2,
-        "model.image_size": 4,
-        "model.image_channels": 1,
-        "model.position": "learned",
+        **IMAGES,
         "data.task": "image_classification",
         "data.corpus": f"npz:{tmp_path / 'images.npz'}",
     }

@@ -260,9 +260,7 @@ def test_pairs_of_a_vocabulary_are_made_without_reading_it_again(models, monkeyp
 def test_languages_are_named_by_codes_of_the_model(models, tmp_path):
     vocabulary = models["nllb"].vocabulary
     assert vocabulary.between("fra", "eng_Latn").pair == ("fra_Latn", "eng_Latn")
-    with pytest.raises(
-        UserError, match="no language 'en' here; there are deu_Latn, eng_Latn, fra_Latn"
-    ):
+    with pytest.raises(UserError, match="no language 'en' here; there are deu_Latn, eng_Latn"):
         vocabulary.between("en", "deu")
     place = copied("nllb", tmp_path)
     (place / "tokenizer_config.json").unlink()

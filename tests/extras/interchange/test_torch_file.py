@@ -97,9 +97,7 @@ def test_trainable_parameters_are_read_as_tensors(torch, tmp_path):
 def test_a_version_that_may_execute_code_is_refused(tmp_path, monkeypatch):
     (tmp_path / "weights.bin").write_bytes(b"weights")
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(__version__="2.5.1+cpu"))
-    with pytest.raises(
-        UserError, match=r"PyTorch 2\.5\.1\+cpu may execute code in the file; upgrade"
-    ):
+    with pytest.raises(UserError, match=r"2\.5\.1\+cpu may execute code in the file; upgrade"):
         read_torch_file(tmp_path / "weights.bin")
 
 

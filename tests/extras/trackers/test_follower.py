@@ -179,9 +179,7 @@ def test_the_command_sends_a_finished_run_and_remembers_the_tracker(workdir, ser
     assert _command(workdir, "trackio:demo") == _command(workdir) == 0
     assert capsys.readouterr().out == f"trackio:demo has 3 records of {workdir}\n" * 2
     service.is_away = True
-    with pytest.raises(
-        UserError, match=r"trackio:demo: .*ConnectionError.*same command sends the rest"
-    ):
+    with pytest.raises(UserError, match=r"trackio:demo: .*ConnectionError.*same command sends"):
         _command(workdir)
 
 
@@ -219,9 +217,7 @@ def test_what_cannot_be_sent_is_refused_in_one_line(workdir, service):
     assert not (workdir / "trackers").exists()
     _train(workdir, 0, 1, checkpoints=[1])
     _send(workdir)
-    with pytest.raises(
-        UserError, match=r"here to demo and not to other; .* trackers/trackio\.json"
-    ):
+    with pytest.raises(UserError, match=r"here to demo and not to other; .* trackers/trackio"):
         _command(workdir, "trackio:other")
     refused = pytest.raises(UserError, match=r"trackio:demo: another process is .* the rest")
     with follower._lock_run(workdir, TARGET), refused:
