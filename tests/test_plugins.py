@@ -221,7 +221,6 @@ def test_a_row_takes_no_name_of_the_core(added, capsys):
         4,
         [
             ("import nowhere_to_be_found", "the plugin of the package broken-plugin (ModuleNot"),
-            ("1 +", "the plugin of the package broken-plugin (SyntaxError: invalid syntax"),
             ("raise SystemError('a\\nb')", "the plugin of the package broken-plugin (SystemErr"),
             (
                 PACKAGE.replace("(commands", "(tasks={'x': 3}, commands"),

@@ -94,7 +94,6 @@ def test_a_cell_runs_again_and_another_text_needs_replace():
         ("schedule", 3, "schedule 'mine' cannot be called with (step): 3 is not a callable"),
         ("schedule", lambda: 1, "too many positional arguments"),
         ("optimizer", lambda params, state: 1, "(training): missing a required argument: 'state'"),
-        ("loss", lambda logits: 0, "with (apply, batch, key): too many positional arguments; give"),
         ("position", lambda x: x, "the method bias(distances, num_heads, causal, **learned)"),
         ("measure", lambda hypotheses: 0, "that returns a score per sentence"),
         ("activation", 3.0, "activation 'mine' is a float; register a function"),

@@ -17,7 +17,6 @@ from t2t_jax.config.registry import FILES, Parameter
 from t2t_jax.config.tables import NAMED
 from t2t_jax.errors import UserError
 from t2t_jax.plugins import load_named
-from tests.programs import run_cell
 from tests.refusals import refused
 
 pytestmark = pytest.mark.usefixtures("tables")
@@ -105,20 +104,9 @@ def test_a_name_stands_for_one_function():
             t2t_jax.register_activation("mine", function, **facts)
     with pytest.raises(UserError, match="activation 'relu' is a built-in name"):
         t2t_jax.register_activation("relu", jax.nn.relu6)
-    with pytest.raises(UserError, match="normalization 'own' is a float; register a function"):
-        t2t_jax.register_normalization("own", 3.0)
     t2t_jax.register_activation("closure", make(6))
     with pytest.raises(UserError, match="already registered"):  # its bound may be another
         t2t_jax.register_activation("closure", make(7))
-
-
-def test_a_cell_of_a_notebook_may_be_run_again():
-    names = {"t2t_jax": t2t_jax}
-    cell = "def f(x):\n    return x\nt2t_jax.register_activation('cell', f)\n"
-    run_cell(cell, names)
-    run_cell(cell, names)
-    with pytest.raises(UserError, match="register it with replace=True"):
-        run_cell(cell.replace("return x", "return 2 * x"), names)
 
 
 def test_another_file_cannot_register_a_name_that_is_taken(tmp_path):

@@ -69,8 +69,6 @@ def test_a_complete_optimizer_trains_and_resumes_and_refuses_a_schedule(tables, 
     plain = t2t_jax.train(tiny_run.config, tmp_path / "plain", optimizer=optax.sgd(0.1), until=1)
     assert "learning_rate" not in plain.history.training[0]
     with refused("training.schedule='cosine' is not for optimizer 'own_optimizer'"):
-        config = tiny_run.config.replace(
-            {"training.warmup_steps": 2, "training.schedule": "cosine"}
-        )
-        t2t_jax.train(config, tmp_path / "refused", optimizer=optax.sgd(0.1))
+        own = tiny_run.config.replace({"training.warmup_steps": 2, "training.schedule": "cosine"})
+        t2t_jax.train(own, tmp_path / "refused", optimizer=optax.sgd(0.1))
     assert not (tmp_path / "refused").exists()

@@ -1,15 +1,12 @@
 """Schedules in a file of a user: hand-computed rates, a grid, and a run that resumes."""
 
-import subprocess
-import sys
-
 import pytest
 
 import t2t_jax
 from t2t_jax.config import TrainingConfig
 from t2t_jax.training.schedule import scheduled_rate
 from tests.examples.loading import load_example
-from tests.programs import ROOT
+from tests.programs import ROOT, run_python
 from tests.refusals import refused
 from tests.trained import checksums
 
@@ -60,10 +57,8 @@ def test_a_run_can_be_loaded_where_its_schedule_is_not_registered(tables, tiny_r
     config = tiny_run.config.replace({"training.num_train_steps": 1})
     t2t_jax.train(config, tmp_path, schedule=lambda step: 0.001)
     program = f"import t2t_jax; print(t2t_jax.load({str(tmp_path)!r}).translate(['a dog']))"
-    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert loaded.stdout.startswith("["), loaded.stderr
-    resumed = [sys.executable, str(ROOT / "train.py"), "--workdir", str(tmp_path)]
-    trained = subprocess.run(resumed, capture_output=True, text=True)
+    assert run_python("-c", program, code=0).stdout.startswith("[")
+    trained = run_python("train.py", "--workdir", tmp_path)
     assert "training.schedule='own_schedule' is not one of" in trained.stderr
     assert len(trained.stderr.splitlines()) == 1
 
@@ -80,8 +75,8 @@ def test_a_grid_over_two_own_schedules_makes_its_table(tiny_run, tables, tmp_pat
         + "NAMES = 'step_decay', 'one_cycle'\n"
         + "VARIANTS = {name: BASE.replace({'training.schedule': name}) for name in NAMES}\n"
     )
-    command = [sys.executable, "-m", "t2t_jax", "sweep", "--config", str(file)]
-    subprocess.run([*command, "--workdir", str(tmp_path / "grid"), "--seeds", "1"], check=True)
+    command = "-m", "t2t_jax", "sweep", "--config", file, "--workdir", tmp_path / "grid"
+    run_python(*command, "--seeds", 1, code=0)
     table = (tmp_path / "grid" / "table.md").read_text()
     assert "step_decay" in table
     assert "one_cycle" in table
