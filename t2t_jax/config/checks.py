@@ -13,7 +13,6 @@ from t2t_jax.config.field_types import check_type
 from t2t_jax.config.field_types import require as require
 from t2t_jax.config.registry import is_stored_config as is_stored_config
 from t2t_jax.config.registry import reading_stored_config as reading_stored_config
-from t2t_jax.config.running import run_registering_files
 from t2t_jax.config.tables import NAMED
 from t2t_jax.errors import UserError, quote
 
@@ -98,8 +97,6 @@ class Section(metaclass=_Keywords):
             value, name = getattr(self, leaf.name), self.path(leaf.name)
             hint = _field_types(section)[leaf.name]
             if name in NAMED and (value is not None or leaf.default is not None):
-                if not NAMED[name].has(value):
-                    run_registering_files()
                 object.__setattr__(self, leaf.name, NAMED[name].text(name, value))
                 continue
             if isinstance(value, list) and get_origin(hint) is tuple:

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, get_type_hints
 
@@ -98,16 +99,24 @@ class Config(Section):
         nested, changed_sections = to_dict(self), set()
         family = changes.get("model.architecture", self.model.architecture)
         nested["model"] = families.values_in_family(nested["model"], family)
-        for path, value in changes.items():
-            section, name, *parameter = known_path(path).split(".")
-            if parameter:  # as in training.schedule.decay_fraction
-                value = with_parameter(str(nested[section][name]), parameter[0], value)
+        paths = {known_path(path): value for path, value in changes.items()}
+        # Parameters of parts, such as training.schedule.decay_fraction, follow the parts.
+        for path in sorted(paths, key=lambda path: path.count(".")):
+            section, name, *parameter = path.split(".")
+            value = paths[path]
+            if parameter:
+                field_path = f"{section}.{name}"
+                text = NAMED[field_path].text(field_path, nested[section][name])
+                value = with_parameter(text, parameter[0], value)
             nested[section][name] = value
             changed_sections.add(section)
-        # Other sections stay: in a stored run, they may name parts that this process lacks.
+        # Other sections and names stay: a stored run may name parts that this process lacks.
         values = _read_fields({name: nested[name] for name in nested if name in changed_sections})
         sections = {name: fields for name, fields in values.items() if name in changed_sections}
-        return dataclasses.replace(self, **_make_sections(sections))
+        named = {*NAMED, "data.corpus"}
+        is_renamed = any(path in named or path.rpartition(".")[0] in named for path in paths)
+        with nullcontext() if is_renamed else reading_stored_config():
+            return dataclasses.replace(self, **_make_sections(sections))
 
     def value(self, path: str) -> Any:
         """Return the value of a field or property; None if the network family lacks it."""

@@ -2,9 +2,11 @@
 
 import ast
 import inspect
+import sys
 import textwrap
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 
@@ -82,14 +84,28 @@ def source_of(part: Any) -> str:
 
 
 def definition(value: Any) -> Any:
-    """Return the source of a function, class or dataclass object, to compare with another one."""
+    """Return the source of a part and the values that it encloses, to compare two parts."""
+    if isinstance(value, partial):
+        return definition(value.func), definition(value.args), definition(value.keywords)
+    if isinstance(value, dict):
+        return {name: definition(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):  # also a transformation of Optax
+        return [definition(item) for item in value]
+    if inspect.ismethod(value):
+        return definition(value.__func__), definition(value.__self__)
     if is_dataclass(value) and not isinstance(value, type):
-        return [definition(getattr(value, leaf.name)) for leaf in fields(value)]
+        values = {leaf.name: getattr(value, leaf.name) for leaf in fields(value)}
+        return definition(type(value)), definition(values)
+    module = getattr(value, "__module__", "") or ""
+    file = getattr(sys.modules.get(module), "__file__", "") or ""
     try:
         text = source_of(value)
     except (OSError, TypeError):  # a plain value, or a function without source
         return value
     with suppress(SyntaxError, ValueError):  # a lambda within a longer statement
         text = syntax(text)
-    cells = [cell.cell_contents for cell in getattr(value, "__closure__", None) or ()]
-    return text, cells, getattr(value, "__defaults__", None)
+    if "site-packages" in file:  # an update of the package is no other part
+        text = f"{module}.{value.__qualname__}"
+    enclosed = [cell.cell_contents for cell in getattr(value, "__closure__", None) or ()]
+    enclosed += [x for x in getattr(value, "__mro__", ())[1:] if x.__module__ == module]
+    return text, definition(enclosed), getattr(value, "__defaults__", None)

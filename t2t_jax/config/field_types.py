@@ -36,11 +36,30 @@ def check_callable(title: str, part: Any, arguments: str, result: str = "") -> N
 
 def is_plain(hint: object) -> bool:
     """Return whether values of a type can be written as text and read again."""
-    origin, arguments = get_origin(hint), get_args(hint)
-    if origin is Literal or hint in _PLAIN:
+    if get_origin(hint) is Literal or hint in _PLAIN:
         return True
-    parts = [argument for argument in arguments if argument is not Ellipsis]
-    return origin in (tuple, types.UnionType, Union) and all(map(is_plain, parts))
+    if get_origin(hint) in (types.UnionType, Union):
+        return all(map(is_plain, get_args(hint)))
+    element, *rest = get_args(hint) or (None,)
+    return get_origin(hint) is tuple and rest == [Ellipsis] and element in _PLAIN
+
+
+def plain_value(name: str, value: Any, hint: Any) -> object:
+    """Return a value in the type of a parameter, which `is_plain` accepts; refuse another value.
+
+    A scalar of NumPy or JAX, an int for a float, and a list for a tuple are converted.
+    """
+    value = value.item() if hasattr(value, "item") else value
+    kinds = get_args(hint) if get_origin(hint) in (types.UnionType, Union) else (hint,)
+    if isinstance(value, list | tuple):
+        sequences = [kind for kind in kinds if get_origin(kind) is tuple]
+        require(bool(sequences), f"{name}={quote(value)} is a sequence; give one value")
+        element = get_args(sequences[0])[0]
+        return tuple(plain_value(f"an item of {name}", item, element) for item in value)
+    scalars = tuple(kind for kind in kinds if get_origin(kind) is not tuple)
+    check_type(name, value, Union[scalars] if scalars else tuple)  # type: ignore[arg-type]  # noqa: UP007
+    is_float = float in kinds and int not in kinds and isinstance(value, int)
+    return float(value) if is_float and not isinstance(value, bool) else value
 
 
 def check_type(name: str, value: object, hint: type) -> None:

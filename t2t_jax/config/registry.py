@@ -12,14 +12,14 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from contextvars import ContextVar
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from functools import cache
 from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar, get_type_hints
 
 from t2t_jax.config.definitions import RegisteringFile, definition
-from t2t_jax.config.field_types import check_type, is_plain
+from t2t_jax.config.field_types import is_plain, plain_value
 from t2t_jax.errors import UserError, did_you_mean, in_one_line, quote
 from t2t_jax.plugins import load, load_named, rows, warn_once
 from t2t_jax.system.context import with_value
@@ -239,7 +239,8 @@ class Registry(dict[str, Row]):
             return value
         for name, registered in self.registered_parts.items():
             if type(value) is registered.part:
-                return _formatted(name, value)
+                values = {leaf.name: getattr(value, leaf.name) for leaf in _parameters(value)}
+                return _formatted(name, _with_arguments(registered.part, registered.title, values))
         self.check(label, value)
         text = str(value)
         if not self.has(text):  # a stored config, of which this part only trains
@@ -253,6 +254,10 @@ class Registry(dict[str, Row]):
 
     def check(self, label: str, name: object) -> None:
         """Refuse a name that is not registered, and say how to register it."""
+        if not self.has(name):
+            from t2t_jax.config.running import run_registering_files  # which imports this module
+
+            run_registering_files()
         if self.has(name) or (self.only_trains and isinstance(name, str) and _is_stored.get()):
             return
         if feature := REMOVED_PARTS.get(str(name)):
@@ -362,7 +367,7 @@ def _parsed(label: str, text: str) -> tuple[str, dict[str, Any]]:
     name, parenthesis, inner = text.partition("(")
     try:
         call: Any = ast.parse(f"f({inner}" if parenthesis else "f()", mode="eval").body
-        if call.args:
+        if call.args or not all(keyword.arg for keyword in call.keywords):
             raise ValueError
         return name.strip(), {k.arg: ast.literal_eval(k.value) for k in call.keywords}
     except (SyntaxError, ValueError, AttributeError):
@@ -392,24 +397,27 @@ def _with_arguments(part: Any, title: str, arguments: Mapping[str, object]) -> A
             raise UserError(f"{title} has no parameters; leave {', '.join(arguments)} out")
         return part
     hints = get_type_hints(kind)
-    names = [leaf.name for leaf in fields(kind)]
+    names = [leaf.name for leaf in _parameters(kind)]
     for name in arguments:
         if name not in names:
             hint = did_you_mean(name, names, f"it has {', '.join(names) or 'none'}")
             raise UserError(f"{title} has no parameter {quote(name)}; {hint}")
-    values = {}
-    for name, value in arguments.items():
-        value = tuple(value) if isinstance(value, list) else value
-        check_type(f"{name} of {title}", value, hints[name])
-        values[name] = float(value) if hints[name] is float and isinstance(value, int) else value
+    values = {
+        name: plain_value(f"{name} of {title}", value, hints[name])
+        for name, value in arguments.items()
+    }
     try:
         return kind(**values)
     except Exception as error:
         raise UserError(f"{title} refuses its parameters: {in_one_line(error)}") from error
 
 
+def _parameters(part: Any) -> list[Field[Any]]:
+    return [leaf for leaf in fields(part) if leaf.init]
+
+
 def _formatted(name: str, part: Any) -> str:
-    values = {leaf: getattr(part, leaf.name) for leaf in fields(part)}
+    values = {leaf: getattr(part, leaf.name) for leaf in _parameters(part)}
     return _call(name, {leaf.name: x for leaf, x in values.items() if x != leaf.default})
 
 
@@ -421,7 +429,7 @@ def check_entry_class(title: str, kind: type) -> None:
             f"{title} is a class that is not a frozen dataclass; write @dataclass(frozen=True) "
             "above the class"
         )
-    for leaf in fields(kind):
+    for leaf in _parameters(kind):
         hint = get_type_hints(kind)[leaf.name]
         if not is_plain(hint):
             raise UserError(
@@ -456,7 +464,7 @@ def _is_same(previous: Registered, new: Registered) -> bool:
         return previous.source.is_alike(new.source.text)
     try:
         return bool(definition(previous.part) == definition(new.part))
-    except (TypeError, ValueError):  # of arrays
+    except (TypeError, ValueError, RecursionError):  # of arrays, or of a recursive function
         return previous.part is new.part
 
 

@@ -53,7 +53,7 @@ class Hooks:
                 try:
                     # Copies, so that changes in place do not reach the log and the run.
                     hook(record["step"], deepcopy(record), jax.tree.map(lambda x: x, state))
-                except Exception as error:  # of any kind: it is the user's function
+                except (Exception, SystemExit) as error:  # of any kind: it is the user's function
                     failure = UserError(
                         f"hook {name_of(hook)} failed at step {record['step']:,} ({record['of']}): "
                         f"{in_one_line(f'{type(error).__name__}: {error}')}; the run has written "

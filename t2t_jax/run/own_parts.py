@@ -5,6 +5,7 @@ hash of each definition.
 """
 
 import json
+from itertools import islice
 from pathlib import Path
 
 import jax
@@ -14,18 +15,22 @@ from jax.sharding import Mesh
 from t2t_jax.config import Config
 from t2t_jax.config.registered import registered_parts
 from t2t_jax.errors import UserError
-from t2t_jax.modules.network import Network
+from t2t_jax.modules.network import Network, declared_parameters
 from t2t_jax.parallel.processes import is_main
 from t2t_jax.run.provenance import UNKNOWN, hash_of_part
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.records import Record, read_object, schema
+from t2t_jax.training.optimizer import probed
+from t2t_jax.training.recipe import make_optimizer
 from t2t_jax.training.schedule import scheduled_rate
 from t2t_jax.training.state import abstract_state
 from t2t_jax.training.storage import steps_of_run
 from t2t_jax.workdir import CHECKPOINTS, REGISTERED
 
 _STEPS = [2**power for power in range(16)]
-_SCHEMA = schema({"definitions": dict}, {"rates": list[float], "state": str})
+_SCHEMA = schema(
+    {"definitions": dict}, {"rates": list[float], "state": str, "updates": list[float]}
+)
 
 
 def compare_own_parts(config: Config, model: Network, mesh: Mesh, workdir: Path) -> None:
@@ -51,6 +56,8 @@ def compare_own_parts(config: Config, model: Network, mesh: Mesh, workdir: Path)
             raise _changed(config, "schedule", f"rate {before:.6g} at step {step}, not {rate:.6g}")
     if stored.get("state", now.get("state")) != now.get("state"):
         raise _changed(config, "optimizer", "another tree of state")
+    if not np.allclose(stored.get("updates", ()), now.get("updates", ()), rtol=1e-4):
+        raise _changed(config, "optimizer", "other updates")
     for field, before in stored["definitions"].items():
         after = now["definitions"].get(field, before)
         if UNKNOWN not in (before, after) and before != after:
@@ -75,6 +82,8 @@ def _record(config: Config, model: Network, mesh: Mesh) -> Record:
         rates = [scheduled_rate(config.training, width, step) for step in _STEPS]
         record["rates"] = [float(rate) for rate in rates]
     if "optimizer" in parts:
+        optimizer = make_optimizer(config, declared_parameters(model))
+        record["updates"] = [*islice(probed(optimizer, declared_parameters(model)), 3)]
         state = abstract_state(config, model, mesh).optimizer
         record["state"] = str(jax.tree.map(lambda x: f"{x.dtype}{list(x.shape)}", state))
     return record

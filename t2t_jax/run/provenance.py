@@ -19,7 +19,7 @@ from typing import NotRequired, TypedDict
 
 from t2t_jax.config import Config
 from t2t_jax.config.corpus_name import added_schemes, components_of
-from t2t_jax.config.definitions import source_of, syntax
+from t2t_jax.config.definitions import definition, syntax
 from t2t_jax.config.families import FAMILIES
 from t2t_jax.config.registered import registered_parts
 from t2t_jax.config.registry import Registered
@@ -228,9 +228,12 @@ def _hashes_of_package(name: str) -> dict[str, str]:
 
 def hash_of_part(registered: Registered) -> str:
     """Return a hash of the file or notebook part that registered a name; `UNKNOWN` if lost."""
-    part = getattr(registered.part, "function", registered.part)  # an `Entry` has a function
-    with suppress(OSError, TypeError, SyntaxError, ValueError):  # a builtin, or interactive code
-        return _hash(syntax(registered.source.text if registered.source else source_of(part)))
+    with suppress(SyntaxError, ValueError, RecursionError):
+        if registered.source:
+            return _hash(syntax(registered.source.text))
+        code = definition(registered.part)
+        if code is not registered.part:  # not a builtin, or interactive code
+            return _hash(re.sub(" at 0x[0-9a-f]+", "", repr(code)))
     return UNKNOWN
 
 

@@ -1,12 +1,14 @@
 """Optimizers: Adam (section 5.3), Lion, Muon, and a wrapper for Optax."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import NamedTuple, TypeAlias, TypeVar
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import optax.contrib
 from flax.core import meta
@@ -16,6 +18,7 @@ from jaxtyping import Array, Float, Int, Int32, PyTree
 from optax import OptState
 
 from t2t_jax.config import TrainingConfig
+from t2t_jax.errors import UserError
 from t2t_jax.modules.parameters import (
     Parameters,
     is_matrix_of_layers,
@@ -84,19 +87,42 @@ def from_optax(
     return Optimizer(init, update, has_rate)
 
 
-_PROBES = 3  # a warmup from 0 makes the first update 0
+_MOST_PROBES = 64  # a warmup from 0 or `optax.MultiSteps` makes first updates 0
 
 
 def _descends(transformation: optax.GradientTransformation, declared: Parameters) -> bool:
-    """Return whether updates have the opposite sign of gradients, as those of `optax.sgd` have."""
-    # The same tree with one number for each array; evaluated now, although training traces this.
+    """Return whether updates have the opposite sign of gradients, as those of `optax.sgd` have.
+
+    Raises:
+      UserError: the updates of many steps are 0.
+    """
+    rule = Optimizer(transformation.init, lambda *args: transformation.update(*args[:3]))
+    for product in islice(probed(rule, declared), _MOST_PROBES):
+        if product:
+            return product < 0
+    raise UserError(
+        f"the optimizer does not change parameters in {_MOST_PROBES} steps, so it is unknown "
+        "whether its updates have a learning rate; give another transformation of Optax"
+    )
+
+
+def probed(optimizer: Optimizer, declared: Parameters) -> Iterator[float]:
+    """Yield the inner product of directions and gradients for steps on small random arrays."""
+    rng = np.random.default_rng(0)
+
+    def draw(x: Array) -> Array:
+        return jnp.asarray(rng.normal(size=(2,) * x.ndim), jnp.float32)
+
+    # Evaluated now, although a trace of the training step may call this.
     with jax.ensure_compile_time_eval():
-        ones = jax.tree.map(lambda x: jnp.ones((1,) * x.ndim), nn.unbox(declared))
-        state, total = transformation.init(ones), 0.0
-        for _ in range(_PROBES):
-            updates, state = transformation.update(ones, state, ones)
-            total += sum(float(x.sum()) for x in jax.tree.leaves(updates))
-    return total <= 0
+        params = jax.tree.map(draw, nn.unbox(declared))
+        state = optimizer.init(params)
+    while True:
+        with jax.ensure_compile_time_eval():
+            gradients = jax.tree.map(draw, params)
+            directions, state = optimizer.update(gradients, state, params, lambda new, old: new)
+            product = float(optax.tree.vdot(directions, gradients))
+        yield product
 
 
 def bias_corrected(moments: PyTree, decay: float, num_updates: Int[Array, ""]) -> PyTree:

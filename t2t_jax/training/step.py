@@ -246,6 +246,8 @@ def update(
     training = config.training
     norm = optax.tree.norm(gradients)
     is_finite = jnp.isfinite(sums.loss[0]) & jnp.isfinite(norm)
+    if LOSS in sums.pairs:  # an own weight, unlike a number of tokens, may be 0 or infinite
+        is_finite &= jnp.isfinite(sums.loss[1]) & (sums.loss[1] > 0)
     step = state.step + 1
     rate = jnp.ones(())
     if not optimizer.has_rate:
@@ -268,7 +270,9 @@ def update(
         averaged = moving_average(training.ema_decay, ema, params, step - num_skipped)
         ema = optax.tree.where(is_finite, averaged, ema)
     if optimizer.has_rate:  # only `optax.inject_hyperparams` stores the rate
-        rate = jnp.asarray(optax.tree.get(optimizer_state, "learning_rate", jnp.nan), jnp.float32)
+        stored = optax.tree.get_all_with_path(optimizer_state, "learning_rate")
+        rates = [rate for _, rate in stored if isinstance(rate, jax.Array) and rate.ndim == 0]
+        rate = jnp.asarray(rates[0] if len(rates) == 1 else jnp.nan, jnp.float32)
     new_state = TrainState(step, params, optimizer_state, num_in_a_row, num_skipped, ema)
     metrics = StepMetrics(sums.losses, norm, rate, num_in_a_row, num_skipped, sums.pairs)
     return new_state, metrics

@@ -2,13 +2,14 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 import optax
 import pytest
 
 import t2t_jax
 from t2t_jax import Config, UserError, product
 from t2t_jax.config.config import differences
-from t2t_jax.config.registered import registered_parts, with_parts
+from t2t_jax.config.registered import check_registered_parts, registered_parts, with_parts
 from t2t_jax.config.registry import REGISTRIES, reading_stored_config
 from t2t_jax.config.schedules import SCHEDULES
 from t2t_jax.config.tables import LOSSES, OPTIMIZERS, POSITIONS
@@ -58,7 +59,7 @@ def test_a_config_names_a_part_with_its_parameters():
     [
         ("step_decay(facto=1.0)", "'step_decay' has no parameter 'facto'; did you mean factor?"),
         ("step_decay(factor='x')", "factor of schedule 'step_decay'='x' is a str, expected float"),
-        ("step_decay(boundaries=(1, 'x'))", "a tuple of values, each a int"),
+        ("step_decay(boundaries=(1, 'x'))", "an item of boundaries of schedule 'step_decay'='x'"),
         ("step_decay(0.3)", "is not NAME or NAME(field=value, ...) with plain values"),
         ("step_decay(factor=open('x'))", "with plain values"),
         ("step_decay(factor=0.3", "with plain values"),
@@ -141,8 +142,11 @@ def test_a_stored_config_may_name_parts_that_only_train():
     assert config.training.schedule == "lost(x=1)"
     assert config.training.schedule_end is None
     assert config.replace({"decoding.beam_size": 1}).training == config.training
+    assert config.replace({"training.seed": 1}).training.schedule == "lost(x=1)"
+    with refused("training.optimizer='gone' is not one of"):
+        check_registered_parts(config)
     with refused("training.schedule='lost(x=1)' is not one of"):
-        config.replace({"training.seed": 1})
+        config.replace({"training.schedule.x": 2})
     with reading_stored_config(), refused("model.norm='gone' is not one of"):
         Config.from_json(Config().to_json().replace('"layer"', '"gone"'))
 
@@ -186,3 +190,25 @@ def test_every_kind_of_the_table_of_plugins_can_be_registered():
         *("activations", "normalizations", "attentions", "positions", "schedules", "optimizers"),
         *("losses", "measures", "tasks", "families"),
     }
+
+
+def test_objects_and_texts_of_equal_parameters_are_one_config():
+    step_decay = run_cell(_CELL)["StepDecay"]
+    objects = step_decay(factor=1), step_decay(factor=np.float32(1)), step_decay([10, 20], 1.0)
+    configs = {Config().replace({"training.schedule": part}) for part in objects}
+    assert configs == {Config().replace({"training.schedule": "step_decay(factor=1)"})}
+    changes = {"training.schedule.factor": 0.3, "training.schedule": step_decay()}  # in any order
+    assert Config().replace(changes).training.schedule == "step_decay(factor=0.3)"
+
+
+def test_what_a_part_encloses_is_part_of_its_definition():
+    def scaled(factor):
+        return lambda step: factor * step
+
+    t2t_jax.register("schedule", "mine")(scaled(1))
+    t2t_jax.register("schedule", "mine")(scaled(1))
+    t2t_jax.register("optimizer", "mine")(optax.adamw(1e-3))
+    t2t_jax.register("optimizer", "mine")(optax.adamw(1e-3))
+    for kind, part in (("schedule", scaled(2)), ("optimizer", optax.adamw(1e-2))):
+        with refused("already registered with another definition"):
+            t2t_jax.register(kind, "mine")(part)

@@ -39,12 +39,18 @@ def test_the_directions_are_nesterov_momentum(tables):
         (optax.adamw(1e-3, weight_decay=0.1), True),
         (optax.adam(optax.warmup_cosine_decay_schedule(0.0, 1e-3, 10, 100)), True),
         (optax.chain(optax.clip(1.0), optax.lion(1e-4)), True),
+        (optax.chain(optax.centralize(), optax.scale_by_adam()), False),
+        (optax.MultiSteps(optax.scale_by_adam(), 4).gradient_transformation(), False),
+        (
+            optax.masked(optax.adamw(1e-3), lambda tree: jax.tree.map(lambda x: x.size > 1, tree)),
+            True,
+        ),
     ],
 )
 def test_an_optimizer_with_a_rate_is_known_by_the_sign_of_its_updates(transformation, has_rate):
     optimizer = from_optax(transformation, DECLARED)
     assert optimizer.has_rate == has_rate
-    params, gradients = ({"w": jnp.full((2, 3), x)} for x in (1.0, 0.5))
+    params, gradients = {"w": jnp.ones((2, 3))}, {"w": jnp.arange(6.0).reshape(2, 3)}
     state = optimizer.init(params)
 
     @jax.jit
@@ -52,17 +58,19 @@ def test_an_optimizer_with_a_rate_is_known_by_the_sign_of_its_updates(transforma
         directions, state = optimizer.update(gradients, state, params, lambda new, old: new)
         return optax.tree.sub(params, directions), state
 
-    for _ in range(2):
+    for _ in range(4):
         params, state = step(params, state)
-    assert float(params["w"].max()) < 1  # both descend
+    assert float(params["w"][1, 2]) < 1  # where the gradient is largest
 
 
 def test_a_complete_optimizer_trains_and_resumes_and_refuses_a_schedule(tables, tiny_run, tmp_path):
     adam = optax.inject_hyperparams(optax.adam)(learning_rate=0.003)
     whole = t2t_jax.train(tiny_run.config, tmp_path / "whole", optimizer=adam)
     t2t_jax.train(tiny_run.config, tmp_path / "paused", optimizer=adam, until=5)
-    with refused("'own_optimizer' is not the one that the run was started with, which has another"):
-        t2t_jax.train(tiny_run.config, tmp_path / "paused", optimizer=optax.sgd(0.1))
+    other_rate = optax.inject_hyperparams(optax.adam)(learning_rate=0.03)
+    for other, difference in (optax.sgd(0.1), "another tree"), (other_rate, "other updates"):
+        with refused(f"is not the one that the run was started with, which has {difference}"):
+            t2t_jax.train(tiny_run.config, tmp_path / "paused", optimizer=other)
     t2t_jax.train(tiny_run.config, tmp_path / "paused", optimizer=adam)
     assert checksums(tmp_path / "paused") == checksums(tmp_path / "whole")
     assert whole.history.training[-1]["learning_rate"] == pytest.approx(0.003)
