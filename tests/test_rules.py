@@ -22,13 +22,14 @@ TREES = {
 NODES = [node for tree in TREES.values() for node in ast.walk(tree)]
 MOST_LINES_OF_A_FUNCTION, MOST_LINES_OF_A_FILE = 80, 600
 MOST = {
-    "lines of code of the core": 22_047,
+    "lines of code of the core": 22_878,
     "lines of code of the extras": 8_722,
-    "lines of code of the tests": 35_446,
+    "lines of code of the tests": 36_440,
     "lines of code of tests/against": 1_772,
-    "lines of code of the benchmarks": 4_148,
-    "words of the documents": 45_000,
-    "words of the docstrings": 64_990,
+    "lines of code of the benchmarks": 4_147,
+    "lines of code of the examples": 488,
+    "words of the documents": 45_376,
+    "words of the docstrings": 66_758,
     "config fields": 121,
     "commands": 23,
     "names that are pronouns or participles": 2,  # in checkpoints; an argument of `Translator`
@@ -98,6 +99,7 @@ def test_the_project_stays_within_its_bounds():
         "lines of code of the tests": _code_in("tests") - _code_in("tests/against"),
         "lines of code of tests/against": _code_in("tests/against"),
         "lines of code of the benchmarks": _code_in("benchmarks"),
+        "lines of code of the examples": _code_in("examples"),
         "words of the documents": _words_of_documents(),
         "words of the docstrings": _words_of_docstrings(),
         "config fields": sum(len(fields(getattr(config, one.name))) for one in fields(config)),

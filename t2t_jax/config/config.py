@@ -113,8 +113,8 @@ class Config(Section):
         # Other sections and names stay: a stored run may name parts that this process lacks.
         values = _read_fields({name: nested[name] for name in nested if name in changed_sections})
         sections = {name: fields for name, fields in values.items() if name in changed_sections}
-        named = {*NAMED, "data.corpus"}
-        is_renamed = any(path in named or path.rpartition(".")[0] in named for path in paths)
+        name_fields = {*NAMED, "data.corpus"}
+        is_renamed = any({path, path.rpartition(".")[0]} & name_fields for path in paths)
         with nullcontext() if is_renamed else reading_stored_config():
             return dataclasses.replace(self, **_make_sections(sections))
 

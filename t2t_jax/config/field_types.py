@@ -40,8 +40,8 @@ def is_plain(hint: object) -> bool:
         return True
     if get_origin(hint) in (types.UnionType, Union):
         return all(map(is_plain, get_args(hint)))
-    element, *rest = get_args(hint) or (None,)
-    return get_origin(hint) is tuple and rest == [Ellipsis] and element in _PLAIN
+    element, *ends = get_args(hint) or (None,)
+    return get_origin(hint) is tuple and ends == [Ellipsis] and element in _PLAIN
 
 
 def plain_value(name: str, value: Any, hint: Any) -> object:

@@ -21,14 +21,14 @@ SEGMENTS = np.array([[1, 1, 1, 2, 2, 0], [1, 1, 2, 2, 2, 2]])
 
 
 def attention_results(
-    config: AttentionConfig, arrays: Sequence[Array], other: PyTree
+    config: AttentionConfig, arrays: Sequence[Array], unused: PyTree
 ) -> tuple[Array, Array, PyTree[Array]]:
     """Compute attention with random parameters.
 
     Args:
       config: an attention of the model; a small d_model, that of `arrays`, replaces its d_model.
       arrays: the input `[b, t, d_model]`, with the shape of `SEGMENTS`.
-      other: unused.
+      unused: the parameters of other functions.
 
     Returns:
       The outputs of whole rows; the same outputs from cached steps and of a sentence by itself; and

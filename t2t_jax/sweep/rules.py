@@ -85,8 +85,8 @@ class PlannedGrid:
             # The base is the only member of its group, so halving never stops it. The row that a
             # table compares with may be another one.
             base = grid._replace(compared_with="").base
-            others = [name for name in grid.variants if name != base]
-            groups = [[*names] for names in self.candidates.values()] or [[base], others]
+            variants = [name for name in grid.variants if name != base]
+            groups = [[*names] for names in self.candidates.values()] or [[base], variants]
             halving, cross_fit = Halving.of(rules.halving), bool(rules.tune)
             self.halved = HalvedGrid(self._cells, groups, halving, cross_fit=cross_fit)
             self.rungs = self.halved.steps

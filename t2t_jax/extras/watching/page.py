@@ -108,8 +108,7 @@ def scientific(number: float) -> str:
 
 def metric_names(log: Sequence[Record]) -> list[str]:
     """Return the names of the user's metrics in the training records of a log."""
-    records = (record for record in log if record.get("of") == "train")
-    return sorted({name for record in records for name in record} - LOG_FIGURES)
+    return sorted({name for x in log if x["of"] == "train" for name in x} - LOG_FIGURES)
 
 
 def has_own_loss(config: Config) -> bool:
@@ -117,11 +116,10 @@ def has_own_loss(config: Config) -> bool:
     return config.training.loss != Config().training.loss
 
 
-def curves_section(config: Config, log: Sequence[Record]) -> Section:
+def curves_section(log: Sequence[Record]) -> Section:
     """Return a section that plots losses, learning rate and metrics over the logged steps."""
-    unit = "" if has_own_loss(config) else ", label-smoothed, nats per target subword"
     curves = {
-        f"loss in training{unit}": ("train", "loss"),
+        "loss in training": ("train", "loss"),
         "loss on dev, label-smoothed, nats per target subword": ("dev", "loss"),
         "learning rate": ("train", "learning_rate"),
         **{f"{name} in training": ("train", name) for name in metric_names(log)},

@@ -75,7 +75,7 @@ def build_report(
         settings_section(task, experiment, config, scores),
         cost_section(experiment, config, log, sustained_tflops),
         *(goodput_sections(time_spent, price, watts) if time_spent else []),
-        page.curves_section(config, log),
+        page.curves_section(log),
         software_section(read_provenance(workdir)),
         *health_sections(config, log, read_profiles(workdir)),
         scores_section(task, experiment, [*last_evaluation(config, log), *scores]),
