@@ -231,8 +231,11 @@ def hash_of_part(registered: Registered) -> str:
     with suppress(SyntaxError, ValueError, RecursionError):
         if registered.source:
             return _hash(syntax(registered.source.text))
-        code = definition(registered.part)
-        if code is not registered.part:  # not a builtin, or interactive code
+        part = getattr(registered.part, "function", registered.part)  # an `Entry` has a function
+        code = definition(part)
+        if isinstance(code, tuple) and code[1:] == ([], None):  # as earlier versions hash it
+            return _hash(code[0])
+        if code is not part:  # not a builtin, or interactive code
             return _hash(re.sub(" at 0x[0-9a-f]+", "", repr(code)))
     return UNKNOWN
 

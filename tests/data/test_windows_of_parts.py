@@ -161,7 +161,7 @@ def test_no_more_parts_are_held_than_those_of_two_windows():
     batches._open_part._cache.clear()  # of counting the rows
     for step in range(batches.steps_per_epoch):
         batches(step)
-        assert len(batches._open_part) <= 6
+        assert len(batches._open_part._cache) <= 6
     assert set(split.opened) == set(range(len(split)))
 
 

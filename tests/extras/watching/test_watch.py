@@ -76,7 +76,7 @@ def test_an_own_loss_and_metrics_have_curves(tmp_path, monkeypatch):
     curves = {title: [x.tolist() for x in arrays] for title, arrays in watch._curves(runs).items()}
     assert curves["training loss"] == [[[100, 200], [4.9, 4.8]]]
     assert curves["accuracy"] == [[[100, 200], [0.1, 0.2]]]
-    assert "accuracy in training" in curves_section(Config(), own).plots[-1]
+    assert "accuracy in training" in curves_section(own).plots[-1]
 
 
 def test_a_run_is_drawn_with_its_figures_and_warnings(tmp_path, capsys, monkeypatch):
