@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import is_dataclass
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 from t2t_jax import version
 from t2t_jax.commands.flag_table import with_plugins
@@ -19,6 +19,7 @@ from t2t_jax.system.opening import resolve_run
 _Flags = TypeVar("_Flags")
 
 
+@runtime_checkable
 class Command(Protocol):
     """A parsed command, ready to run."""
 
