@@ -333,7 +333,7 @@ def test_another_metric_chooses_the_best_and_ends_the_run(config, tmp_path, monk
     ]
     assert all(one["metric"] == "chrf" == score_name(one) for one in records)
     assert load(workdir, step="best").steps == (5,)
-    with pytest.raises(UserError, match=r"='blue' is a str, expected 'bleu' \| 'chrf' \| None"):
+    with pytest.raises(UserError, match=r"='blue' is not one of 'bleu', 'chrf'; did you mean bleu"):
         config.replace({"evaluation.metric": "blue"})
     with pytest.raises(UserError, match="judges translations"):
         Config().replace({"data.corpus": "trees:a", "evaluation.metric": "chrf"})
