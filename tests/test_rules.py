@@ -22,7 +22,7 @@ TREES = {
 NODES = [node for tree in TREES.values() for node in ast.walk(tree)]
 MOST_LINES_OF_A_FUNCTION, MOST_LINES_OF_A_FILE = 80, 600
 MOST = {
-    "lines of code of the core": 22_878,
+    "lines of code of the core": 22_888,
     "lines of code of the extras": 8_722,
     "lines of code of the tests": 36_440,
     "lines of code of tests/against": 1_772,

@@ -5,7 +5,7 @@ passes, devices and processes, and divides once.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple, TypeAlias, cast
@@ -107,7 +107,6 @@ class Apply:
         key: Key[Array, ""] | None = None,
         *,
         label_smoothing: float | None = None,
-        **options: Any,
     ) -> Losses:
         """Compute label-smoothed loss and negative log-likelihood of every target token, in nats.
 
@@ -116,20 +115,27 @@ class Apply:
         Args:
           key: random key of dropout; None disables dropout.
           label_smoothing: eps_ls; None means `training.label_smoothing`.
-          options: options of `flax.linen.Module.apply`, such as `mutable`.
         """
-        if label_smoothing is None:
-            label_smoothing = self.config.training.label_smoothing
-        options |= {"label_smoothing": label_smoothing, "method": "losses"}
-        options["num_chunks"] = self.config.parallel.loss_chunks
-        return cast(Losses, self._call(batch, key, **options))
+        return cast(Losses, self._losses(batch, key, label_smoothing))
 
     def outputs(self, batch: Batch, key: Key[Array, ""]) -> Outputs:
         """Call a `TokenNetwork` with dropout; no gradient flows through the logits."""
-        losses, variables = cast(Any, self.losses(batch, key, mutable=[PROJECTED]))
+        losses, variables = self._losses(batch, key, mutable=[PROJECTED])
         params, (x,) = jax.lax.stop_gradient((self.params, variables[PROJECTED]["x"]))
         project = partial(self.model.apply, {"params": params}, x, method="logits_of")
         return Outputs(losses, project)
+
+    def _losses(
+        self,
+        batch: Batch,
+        key: Key[Array, ""] | None,
+        epsilon: float | None = None,
+        mutable: Sequence[str] | bool = False,
+    ) -> Any:
+        if epsilon is None:
+            epsilon = self.config.training.label_smoothing
+        options = {"num_chunks": self.config.parallel.loss_chunks, "mutable": mutable}
+        return self._call(batch, key, label_smoothing=epsilon, method="losses", **options)
 
     def _call(self, batch: Batch, key: Key[Array, ""] | None, **options: Any) -> Any:
         options |= {"deterministic": key is None, "first_row": self.first_row}
