@@ -110,7 +110,7 @@ def probed(optimizer: Optimizer, declared: Parameters) -> Iterator[float]:
     """Yield the inner product of directions and gradients for steps on small random arrays."""
     rng = np.random.default_rng(0)
 
-    def draw(x: Array) -> Array:
+    def draw(x: Array | jax.ShapeDtypeStruct) -> Array:
         return jnp.asarray(rng.normal(size=(2,) * x.ndim), jnp.float32)
 
     # Evaluated now, although a trace of the training step may call this.
