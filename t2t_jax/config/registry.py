@@ -434,8 +434,8 @@ def check_entry_class(title: str, kind: type) -> None:
         if not is_plain(hint):
             raise UserError(
                 f"{title} has a parameter {leaf.name}: {getattr(hint, '__name__', hint)}, which a "
-                "config cannot store; "
-                "use bool, int, float, str, Literal, a tuple of one of them, or None"
+                "config cannot store; use bool, int, float, str, Literal, a tuple of one of them, "
+                "or None"
             )
 
 

@@ -40,7 +40,7 @@ class Schedule:
 
 @dataclass(frozen=True)
 class OwnRate(Schedule):
-    """A schedule that is a function of the step alone."""
+    """A learning rate that depends only on the step."""
 
     function: Callable[..., Any]
     """The function, or an object with the method `__call__`."""

@@ -137,7 +137,7 @@ def function_problems(config: Config, *, executes: bool = True) -> Iterator[str]
 
 @cache
 def _attention_problem(config: AttentionConfig, kind: AttentionKind, executes: bool) -> str | None:
-    """Return a message for a kind; `kind` is that of the config, for the cache of results."""
+    """Return a message for the kind of a config; the cache of results needs `kind`, too."""
     from t2t_jax.modules.attention_checks import SEGMENTS, attention_results  # these call `call`
 
     if not config.combination or not config.combination.title:

@@ -189,7 +189,7 @@ def settle() -> None:
 def _install(handlers: Mapping[int, _Handler]) -> dict[int, _Handler]:
     """Set signal handlers, and return the previous ones; {} outside of the main thread.
 
-    Skip None, which stands for a handler that Python did not install.
+    Skip None: Python did not install that handler.
     """
     if threading.current_thread() is not threading.main_thread():
         return {}

@@ -97,9 +97,9 @@ def _descends(transformation: optax.GradientTransformation, declared: Parameters
       UserError: the updates of many steps are 0.
     """
     rule = Optimizer(transformation.init, lambda *args: transformation.update(*args[:3]))
-    for product in islice(probed(rule, declared), _MOST_PROBES):
-        if product:
-            return product < 0
+    for inner_product in islice(probed(rule, declared), _MOST_PROBES):
+        if inner_product:
+            return inner_product < 0
     raise UserError(
         f"the optimizer does not change parameters in {_MOST_PROBES} steps, so it is unknown "
         "whether its updates have a learning rate; give another transformation of Optax"
@@ -121,8 +121,8 @@ def probed(optimizer: Optimizer, declared: Parameters) -> Iterator[float]:
         with jax.ensure_compile_time_eval():
             gradients = jax.tree.map(draw, params)
             directions, state = optimizer.update(gradients, state, params, lambda new, old: new)
-            product = float(optax.tree.vdot(directions, gradients))
-        yield product
+            inner_product = float(optax.tree.vdot(directions, gradients))
+        yield inner_product
 
 
 def bias_corrected(moments: PyTree, decay: float, num_updates: Int[Array, ""]) -> PyTree:

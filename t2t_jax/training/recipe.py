@@ -47,9 +47,9 @@ def make_optimizer(config: Config, declared: Parameters) -> Optimizer:
 def _optimizer(config: Config, declared: Parameters) -> Optimizer:
     training = config.training
     facts = OPTIMIZERS[training.optimizer]
-    optimizer = load_named(facts.make)
+    make = load_named(facts.make)
     try:
-        optimizer = optimizer(training, declared)
+        optimizer = make(training, declared)
         if not isinstance(optimizer, Optimizer):
             optimizer = optimizers.from_optax(optimizer, declared)
     except UserError:
@@ -71,7 +71,7 @@ def _optimizer(config: Config, declared: Parameters) -> Optimizer:
 
 
 def _check_has_no_schedule(training: TrainingConfig) -> None:
-    """Refuse a schedule and weight decay for an optimizer that has a learning rate of its own."""
+    """Refuse a schedule and weight decay for an optimizer with a learning rate."""
     default = TrainingConfig()
     names = ("schedule", "weight_decay")
     changed = [name for name in names if getattr(training, name) != getattr(default, name)]
