@@ -30,6 +30,7 @@ _HINTS = {
 }
 
 _MAX_QUOTED = 200  # maximum characters of a value in a message
+_MAX_REASON = 300  # maximum characters of an error in a message; those of JAX are long
 
 
 class UserError(ValueError):
@@ -98,6 +99,23 @@ def installing(extra: str) -> str:
 def in_one_line(error: object) -> str:
     """Return the text of an error or any object on one line, with single spaces."""
     return " ".join(str(error).split())
+
+
+def reason_of(error: BaseException) -> str:
+    """Return the class and the text of an error on one line; for a `UserError` only the text."""
+    kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
+    return in_one_line(f"{kind}{error}")[:_MAX_REASON]
+
+
+@contextmanager
+def user_code(title: str, advice: str) -> Iterator[None]:
+    """Turn errors of the user's code in the block into a `UserError` with a title and advice."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"{title} fails: {reason_of(error)}; {advice}") from error
 
 
 def quote(value: object) -> str:

@@ -23,7 +23,7 @@ from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any, ClassVar, NamedTuple
 
-from t2t_jax.errors import UserError, in_one_line, warn
+from t2t_jax.errors import UserError, reason_of, warn
 
 _EXTRAS = "t2t_jax.extras."
 GROUP = "t2t_jax.plugins"
@@ -221,7 +221,7 @@ def added_flags(command: str, reserved: tuple[str, ...] = ()) -> Sequence[type[T
 
 def _leave_out(subject: str, package: str, error: BaseException) -> None:
     warn_once(
-        f"left out: {subject} of the package {package} ({_reason(error)}); update or uninstall it"
+        f"left out: {subject} of the package {package} ({reason_of(error)}); update or uninstall it"
     )
 
 
@@ -229,11 +229,6 @@ def _leave_out(subject: str, package: str, error: BaseException) -> None:
 def warn_once(message: str) -> None:
     """Print a warning at most once per process."""
     warn(message)
-
-
-def _reason(error: BaseException) -> str:
-    kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
-    return f"{kind}{in_one_line(error)}"
 
 
 def load(reference: Any) -> Any:
@@ -249,7 +244,7 @@ def load(reference: Any) -> Any:
     except (Exception, SystemExit) as error:  # code of other packages may raise any error
         package = re.split("[.:]", reference)[0]
         raise UserError(
-            f"{reference} of the package {package} cannot be imported ({_reason(error)}); update "
+            f"{reference} of the package {package} cannot be imported ({reason_of(error)}); update "
             "or uninstall it"
         ) from error
 

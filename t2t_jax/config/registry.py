@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar, 
 
 from t2t_jax.config.definitions import RegisteringFile, definition
 from t2t_jax.config.field_types import is_plain, plain_value
-from t2t_jax.errors import UserError, did_you_mean, in_one_line, quote
+from t2t_jax.errors import UserError, did_you_mean, in_one_line, quote, user_code
 from t2t_jax.plugins import load, load_named, rows, warn_once
 from t2t_jax.system.context import with_value
 from t2t_jax.version import REMOVED_PARTS, removed_feature
@@ -87,18 +87,13 @@ class Entry:
 
         Raise a `UserError` for an invalid declaration.
         """
-        try:
+        call = f"parameters({quote(width)}) of {self.title}"
+        advice = "return a dictionary of t2t_jax.Parameter by name"
+        with user_code(call, advice):
             declared = self.parameters(width)
             if isinstance(declared, Mapping) and all(map(_is_sound, declared, declared.values())):
                 return declared
-            reason = f"gave {declared}"
-        except Exception as error:
-            reason = f"raised {type(error).__name__}: {error}"
-        raise UserError(
-            f"the parameters of {self.title} are declared by a function of the width, which must "
-            f"return a dictionary of t2t_jax.Parameter by name; for {width} it "
-            f"{in_one_line(reason)[:200]}; fix the function"
-        )
+        raise UserError(f"{call} returned {quote(declared)}; {advice}")
 
     def num_parameters(self, width: Any) -> int:
         """Count the scalar parameters for vectors of a width."""

@@ -19,7 +19,7 @@ from t2t_jax.config import AttentionConfig, Config, ModelConfig
 from t2t_jax.config.attention_kinds import AttentionKind
 from t2t_jax.config.registry import Entry
 from t2t_jax.config.tables import TABLES
-from t2t_jax.errors import UserError, in_one_line
+from t2t_jax.errors import UserError, in_one_line, user_code
 from t2t_jax.functional.feed_forward import Activation
 from t2t_jax.kernels.reference import Score
 
@@ -41,15 +41,10 @@ def call(
     # Only a registered function has a title; the library's own functions need no check.
     if not entry.title:
         return function(*arrays, **options)
-    try:
+    leaves = jax.tree.leaves(arrays)
+    types = ", ".join(f"{x.dtype}{list(x.shape)}" for x in leaves if hasattr(x, "dtype"))
+    with user_code(f"{entry.title} for {types}", "fix the function"):
         output = jnp.asarray(function(*arrays, **options))
-    except Exception as error:
-        line = (str(error).strip() or "no reason").splitlines()[0][:300]
-        leaves = jax.tree.leaves(arrays)
-        types = ", ".join(f"{x.dtype}{list(x.shape)}" for x in leaves if hasattr(x, "dtype"))
-        raise UserError(
-            f"{entry.title} raised {type(error).__name__} for {types}: {line}; fix the function"
-        ) from error
     if output.shape != tuple(shape) or not jnp.issubdtype(output.dtype, jnp.floating):
         raise UserError(
             f"{entry.title} returned {output.dtype}{list(output.shape)} instead of "

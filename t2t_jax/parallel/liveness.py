@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import jax
 
-from t2t_jax.errors import UserError, in_one_line
+from t2t_jax.errors import reason_of
 from t2t_jax.parallel.message_board import leave, texts_under
 from t2t_jax.system.atomic_file import remove_unfinished
 from t2t_jax.system.exit_codes import FINAL, HUNG, exit_code_of
@@ -31,7 +31,6 @@ _SECONDS_TO_LEARN = 2 * _TICK + _GRACE + 1.0  # until the failure of another pro
 _HOLD = 4.0  # seconds that process 0 keeps serving the board before it ends
 SECONDS_TO_WRITE = 30.0
 """Seconds that an ending program waits for a disk."""
-_LONGEST_REASON = 300
 _DONE = "done"
 
 
@@ -74,9 +73,8 @@ class Liveness:
             threading.Event().wait()
         if not self._has_failed:
             self._has_failed = True
-            prefix = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
-            text = in_one_line(f"{prefix}{error}")[:_LONGEST_REASON]
-            self._send_failure(exit_code_of(error) or 1, f"{self._name} ended: {text}")
+            text = f"{self._name} ended: {reason_of(error)}"
+            self._send_failure(exit_code_of(error) or 1, text)
             _serve_board()
         return f"{self._name}: "
 

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import jax
 
-from t2t_jax.errors import UserError, in_one_line
+from t2t_jax.errors import UserError, reason_of
 from t2t_jax.parallel.processes import failing_process
 from t2t_jax.run.progress import EVALUATION, PhaseTimer
 from t2t_jax.system.records import Record
@@ -56,8 +56,8 @@ class Hooks:
                 except (Exception, SystemExit) as error:  # of any kind: it is the user's function
                     failure = UserError(
                         f"hook {name_of(hook)} failed at step {record['step']:,} ({record['of']}): "
-                        f"{in_one_line(f'{type(error).__name__}: {error}')}; the run has written "
-                        "a checkpoint, from which the same call resumes"
+                        f"{reason_of(error)}; the run has written a checkpoint, from which the "
+                        "same call resumes"
                     )
                     failure.__cause__ = error
                     break

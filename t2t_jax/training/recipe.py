@@ -15,7 +15,7 @@ from optax import OptState
 
 from t2t_jax.config import Config, ModelConfig, TrainingConfig
 from t2t_jax.config.tables import OPTIMIZERS
-from t2t_jax.errors import UserError, in_one_line, quote
+from t2t_jax.errors import UserError, quote, user_code
 from t2t_jax.modules.parameters import (
     Parameters,
     is_matrix,
@@ -48,18 +48,11 @@ def _optimizer(config: Config, declared: Parameters) -> Optimizer:
     training = config.training
     facts = OPTIMIZERS[training.optimizer]
     make = load_named(facts.make)
-    try:
+    advice = "give a transformation of Optax whose update takes gradients, state and parameters"
+    with user_code(f"training.optimizer={quote(training.optimizer)}", advice):
         optimizer = make(training, declared)
         if not isinstance(optimizer, Optimizer):
             optimizer = optimizers.from_optax(optimizer, declared)
-    except UserError:
-        raise
-    except Exception as error:  # of any kind: it is the user's
-        reason = in_one_line(f"{type(error).__name__}: {error}")[:300]
-        raise UserError(
-            f"training.optimizer={quote(training.optimizer)} fails: {reason}; give a "
-            "transformation of Optax whose update takes gradients, state and parameters"
-        ) from error
     if optimizer.has_rate:
         _check_has_no_schedule(training)
     if config.model.parametrisation != "standard":

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float32, Int32, PyTree, Shaped
 from t2t_jax.batch import Batch
 from t2t_jax.config import Config, ParallelConfig
 from t2t_jax.config.registered import registered_parts
-from t2t_jax.errors import UserError, in_one_line
+from t2t_jax.errors import UserError, user_code
 from t2t_jax.kernels.choice import kernels_of
 from t2t_jax.kernels.reference import REFERENCE
 from t2t_jax.modules.decoding_model import ScoringModel
@@ -288,7 +288,6 @@ def training_mesh(config: ParallelConfig) -> Mesh:
     return make_mesh(config)
 
 
-_MAX_ERROR = 300  # characters of an exception; those of JAX are long
 _CompiledStep = Callable[[TrainState, Batch], tuple[TrainState, StepMetrics]]
 
 
@@ -312,14 +311,8 @@ def check_functions(
     if not titles:
         return
     step = partial(train_step, config, model, mesh=mesh, metrics=metrics)
-    try:
+    with user_code(f"a training step with {' and '.join(titles)}", "fix it"):
         jax.eval_shape(step, abstract_state(config, model, mesh), batch)
-    except UserError:
-        raise
-    except Exception as error:  # of any kind: it is the user's function
-        reason = in_one_line(f"{type(error).__name__}: {error}")[:_MAX_ERROR]
-        message = f"a training step with {' and '.join(titles)} fails: {reason}; fix it"
-        raise UserError(message) from error
 
 
 def compile_train_step(

@@ -18,7 +18,7 @@ from contextlib import contextmanager, redirect_stderr, suppress
 from pathlib import Path
 
 from t2t_jax import workdir as run_files
-from t2t_jax.errors import UserError, in_one_line, warn
+from t2t_jax.errors import UserError, reason_of, warn
 from t2t_jax.extras.trackers.tracker import TRACKERS, Row, Target, parse_targets
 from t2t_jax.parallel.processes import is_main
 from t2t_jax.run.history import scalars
@@ -137,7 +137,7 @@ def send_run(workdir: Path, target: Target, ended: threading.Event) -> int:
             except Exception as error:
                 if is_over:
                     raise
-                print(in_one_line(f"{type(error).__name__}: {error}"), flush=True)
+                print(reason_of(error), flush=True)
                 open_run = None  # opened again at the next change, to ask for the records it has
         if open_run is None:
             return 0
