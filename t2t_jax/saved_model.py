@@ -83,7 +83,7 @@ def save(
     Raises:
       TypeError: `config` or `vocabulary` is of the wrong type.
       UserError: `params` do not fit the config and the vocabulary, or the directory is not empty
-        or cannot be written; nothing is left behind then.
+        or cannot be written.
     """
     for name, value, kind in ("config", config, Config), ("vocabulary", vocabulary, Vocabulary):
         if not isinstance(value, kind):

@@ -4,8 +4,8 @@ W/config.json          the config, as resolved from file and flags
 W/vocabulary.model     the vocabulary
 W/vocabulary.sha256    the hash of the vocabulary, for `sha256sum --check`
 W/corpus.sha256        the fingerprint of the training text
-W/registered/          copies of the files that registered the functions in the config; the
-                       program never runs these copies: see `config.tables`
+W/registered/          copies of the files that registered parts of the config; the program
+                       never runs these copies: see `config.tables`
 W/imported.json        the source of an imported model, instead of corpus.sha256
 W/checkpoints, W/best  see `training.checkpoint`
 W/log.jsonl, events    see `run.log`
@@ -14,7 +14,7 @@ W/jobs/NUMBER.json     how each job of the run spent its time; see `run.job`
 W/trackers, W/profile  see `extras.trackers` and `run.profile`
 W/launch/              the job that trains the run, and scheduler logs: see `extras.launch`
 W/scores.jsonl         scores of commands such as `t2t-jax evaluate`, one evaluation per line
-W/model.safetensors    parameters of an saved or exported run; see `saved_model`
+W/model.safetensors    parameters of a saved or exported run; see `saved_model`
 """
 
 import json

@@ -69,11 +69,7 @@ class AttentionKind:
         return heads
 
     def score_function(self, title: str) -> Entry | None:
-        """Return `scores` with its parameters, or None for dot products.
-
-        Args:
-          title: the name of the kind in errors.
-        """
+        """Return `scores` with its parameters and its title in errors; None for dot products."""
         if type(self).scores is AttentionKind.scores:
             return None
         return Entry(self.scores, self.score_parameters, title=title)
@@ -113,15 +109,12 @@ class ScoreFunction(AttentionKind):
 
 
 def attention_kind(part: Any, title: str) -> Entry:
-    """Return the entry of a part that a user registers.
+    """Return the entry of a part that a user registers; refuse a part of another form.
 
     Args:
       part: an `AttentionKind`; a score function or a dataclass with the method `__call__` and, if
         needed, `parameters(d_k)`; or an `Entry` of a score function.
       title: the name of the part in errors.
-
-    Raises:
-      UserError: the part has another form.
     """
     kind = part.function if isinstance(part, Entry) else part
     if callable(kind):

@@ -1,7 +1,6 @@
-"""The tables of config names: network functions, position schemes and optimizers.
+"""The tables of config names, which flags, errors, documents, modules and costs read.
 
-Flags, errors, documents, modules and costs read these tables. A config file, a program or a
-notebook can add names::
+A config file, a program or a notebook can add names::
 
     import jax
     import t2t_jax
@@ -12,8 +11,8 @@ notebook can add names::
     def get_config():
         return Config().replace({"model.feed_forward": "relu6"})
 
-A run stores the name and a copy of the registering file, but loading the run never executes the
-copy. Before loading, the process must register the name again.
+A run stores the name and a copy of the registering file. Loading the run never executes the copy:
+the process must register the name before.
 """
 
 from collections.abc import Callable, Mapping
@@ -290,52 +289,39 @@ NAMED: Mapping[str, Registry[Any]] = {
 
 
 def register_activation(name: str, function: Function, *, is_gated: bool = False) -> None:
-    """Register an activation for `model.feed_forward`.
+    """Register an activation for `model.feed_forward`; `register` lists the errors.
 
     Args:
-      name: the name of the activation.
       function: an elementwise function of an array of any shape and float dtype. Training checks
-        that the function is elementwise; see `modules.named_functions`.
-      is_gated: whether the function is a gate. The network is then (f(x W) * x V) W_2 without
-        biases (Shazeer 2020), instead of f(x W_1 + b_1) W_2 + b_2.
-
-    Raises:
-      UserError: the name is invalid or in use, or `function` is not callable.
+        that it is elementwise; see `modules.named_functions`.
+      is_gated: whether the network is (f(x W) * x V) W_2 without biases (Shazeer 2020), instead of
+        f(x W_1 + b_1) W_2 + b_2.
     """
     register("activation", name)(Entry(function, is_gated=is_gated))
 
 
 def register_normalization(name: str, function: Function, parameters: Learned = nothing) -> None:
-    """Register a normalization for `model.norm`.
+    """Register a normalization for `model.norm`; `register` lists the errors.
 
     Args:
-      name: the name of the normalization.
       function: `function(x, epsilon=..., **learned)`, which normalizes vectors `[..., width]`;
         `epsilon` is `model.norm_epsilon`, and `learned` has the arrays of `parameters`. Training
-        checks that the function normalizes each vector independently.
+        checks that it normalizes each vector independently.
       parameters: a function from the width to the parameters by name; none by default.
-
-    Raises:
-      UserError: the name is invalid or in use, or `function` is not callable.
     """
     register("normalization", name)(Entry(function, parameters))
 
 
 def register_score_function(name: str, function: Function, parameters: Learned = nothing) -> None:
-    """Register an attention score function for `model.attention_kind`.
+    """Register an attention score function for `model.attention_kind`; `register` lists the errors.
 
-    Fused kernels and blockwise attention support only dot products, so attention with a registered
-    function uses neither.
+    Fused kernels and blockwise attention support only dot products.
 
     Args:
-      name: the name of the score function.
       function: `function(query, key, **learned)`, which returns the scores `[b, h, q, k]` of
         queries `[b, q, h, d_k]` and keys `[b, k, h, d_k]`. A score must depend only on its query
-        and its key, as decoding passes one query at a time. Training checks this condition.
+        and its key, as decoding passes one query at a time. Training checks this.
       parameters: a function from d_k to the parameters of each head by name, which `learned`
         contains as `[h, ...]`; none by default.
-
-    Raises:
-      UserError: the name is invalid or in use, or `function` is not callable.
     """
     register("attention", name)(Entry(function, parameters))

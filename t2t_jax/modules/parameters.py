@@ -92,13 +92,11 @@ def matrix(
     """Create or read a matrix of a module, in the dtype of its matmuls.
 
     Args:
-      module: the module, in its `setup` or compact call.
-      axes: logical axes; see `parallel.axes`.
       dtype: dtype of the matmuls; None keeps the stored dtype.
       init: the initializer; None means Glorot uniform (Glorot and Bengio 2010).
       gain: factor on the initial values of Glorot uniform, for DeepNorm.
-      summed_axis: the axis that matmuls sum over; see `MatrixBox`.
-      grows: whether both sizes grow with the width of the network; see `MatrixBox`.
+      summed_axis: see `MatrixBox`.
+      grows: see `MatrixBox`.
     """
     value: Any = module.get_variable("params", name)
     # Decoding stores other forms of a matrix. `Module.param` would compare their shapes with the
@@ -113,13 +111,7 @@ def matrix(
 
 
 def bias(module: nn.Module, name: str, axis: str, width: int, dtype: DTypeLike) -> Array:
-    """Create or read a bias of a module, in the dtype of its matmuls.
-
-    Args:
-      module: the module, in its `setup` or compact call.
-      axis: logical axis; see `parallel.axes`.
-      dtype: dtype of the matmuls.
-    """
+    """Create or read a bias of a module with this logical axis, in the dtype of its matmuls."""
     init = nn.initializers.zeros
     return parameter(module, name, init, (width,), (axis,), SummandBox).astype(dtype)
 
@@ -130,8 +122,6 @@ def function_parameters(
     """Create the learned parameters of a function that the config names.
 
     Args:
-      module: the module, in its `setup` or compact call.
-      entry: the entry of the function in `config.tables`.
       width: width of the function's input vectors, or the `AttentionConfig` of `combine`.
       num_heads: number of heads with separate parameters; None means no heads.
     """

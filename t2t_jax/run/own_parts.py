@@ -37,9 +37,6 @@ def compare_own_parts(config: Config, model: Network, mesh: Mesh, workdir: Path)
     """Refuse to resume a run with another schedule, optimizer or loss than it was started with.
 
     For a run without checkpoints, process 0 writes what a later call compares.
-
-    Raises:
-      UserError: a rate, the tree of the optimizer state or a definition differs.
     """
     path, now = workdir / REGISTERED / "parts.json", _record(config, model, mesh)
     if not steps_of_run(workdir, CHECKPOINTS):

@@ -63,21 +63,20 @@ def train(
     """Train a model, or resume a run.
 
     With `until`, training writes a checkpoint after that step and pauses. The config still defines
-    the number of steps and the learning rate schedule, so a run that pauses and resumes has the
-    same final parameters, checkpoints and scores as an uninterrupted run.
+    the number of steps and the schedule, so a run that pauses and resumes has the same final
+    parameters, checkpoints and scores as an uninterrupted run.
 
     An invalid config, corpus or function raises an error before `workdir` changes.
 
     Args:
-      config: the config of the run.
       workdir: the run directory, also in a bucket (`s3://bucket/name`).
       data: a mapping of train, dev and test to sequences of (source, target) pairs, texts or dicts
         (see `data.own`); None opens `data.corpus`. A resumed run needs the same data.
-      loss: `loss(apply, batch, key) -> (sum, weight)`; see `training.objective`. The step minimizes
-        sum / weight over the whole batch. None is the loss of the config.
-      optimizer: a transformation of Optax; None is the optimizer of the config. If its updates have
-        a learning rate of their own, a schedule is refused.
-      schedule: a function from the step to the learning rate; None is the schedule of the config.
+      loss: `loss(apply, batch, key) -> (sum, weight)`; see `training.objective`. None is the loss
+        of the config, as for the next two arguments.
+      optimizer: a transformation of Optax. If its updates have a learning rate, a schedule is
+        refused.
+      schedule: a function from the step to the learning rate.
       metrics: `metrics(outputs, batch) -> {name: (sum, count)}`, computed in every step and logged
         as means.
       hooks: functions `hook(step, record, state)`; see `run.hooks`. A hook that raises ends the

@@ -30,7 +30,7 @@ LOSS = "loss"
 
 
 class LossSums(NamedTuple):
-    """Sums of losses over target tokens, which parts of a batch add up before the division.
+    """Sums of losses over target tokens.
 
     Attributes:
       smoothed: label-smoothed cross-entropy, in nats; 0 if an own loss replaces it.
@@ -144,8 +144,8 @@ class Apply:
 
 
 LossFunction: TypeAlias = Callable[[Apply, Batch, Key[Array, ""]], Pair]
-"""A function of the model, the rows of a pass `[b, t]` and the random key of the step, the same in
-all passes. It returns the sum of the loss, and the weight that divides it."""
+"""A function of the model, the rows of a pass `[b, t]` and the random key of the step, which all
+passes share. It returns the sum of the loss, and the weight that divides it."""
 MetricsFunction: TypeAlias = Callable[[Outputs, Batch], Mapping[str, Pair]]
 """A function of the results of the model and the rows of a pass. It returns sums and counts by
 name."""
@@ -157,8 +157,8 @@ def step_sums(
     """Compute the sums of a pass, with the loss of the config.
 
     Args:
-      metrics: a function of the results of the same call of the model as the paper's loss. With an
-        own loss, it reads a further call with dropout by `key`, which costs a forward pass.
+      metrics: a function of the results of the call of the model for the paper's loss. With an
+        own loss, it reads another call with dropout by `key`, which costs a forward pass.
 
     Raises:
       UserError: the result of the loss or of the metrics has another form.
@@ -184,12 +184,7 @@ def step_sums(
 
 
 def loss_sums(losses: Losses, batch: Batch) -> LossSums:
-    """Sum the losses over the target tokens of a batch (section 5.4).
-
-    Args:
-      losses: the label-smoothed loss and the negative log-likelihood of every target position.
-      batch: arrays `[b, t]`.
-    """
+    """Sum the losses over the target tokens of a batch `[b, t]` (section 5.4)."""
     smoothed, nll = losses
     mask = (batch.targets.segments != 0).astype(jnp.float32)  # [b, t], 0 at padding
     return LossSums((smoothed * mask).sum(), (nll * mask).sum(), mask.sum())

@@ -41,10 +41,8 @@ class Optimizer(NamedTuple):
       init: computes the initial state from the parameters. Boxed parameters give a boxed state,
         which declares its sharding on a mesh.
       update: `update(gradients, state, parameters, keep)` computes `(directions, new_state)`; the
-        training step subtracts learning rate times directions. `keep(new_state, old_state)`
-        returns the state to continue with: the old one after non-finite gradients. If the
-        directions depend only on the result of `keep`, the new state can overwrite the old one in
-        memory (`training.step`).
+        training step subtracts learning rate times directions. If the directions depend only on
+        the result of `keep`, the new state can overwrite the old one in memory (`training.step`).
       has_rate: whether the directions include the learning rate.
     """
 
@@ -135,12 +133,7 @@ def bias_corrected(moments: PyTree, decay: float, num_updates: Int[Array, ""]) -
 
 
 def adam(config: TrainingConfig, declared: Parameters) -> Optimizer:
-    """Make Adam (Kingma and Ba 2015): m_hat / (sqrt(v_hat) + epsilon) (section 5.3).
-
-    Args:
-      config: the decays `adam_beta1` and `adam_beta2` of both moments, and `adam_epsilon`.
-      declared: unused.
-    """
+    """Make Adam (Kingma and Ba 2015): m_hat / (sqrt(v_hat) + epsilon) (section 5.3)."""
     beta1, beta2, epsilon = config.adam_beta1, config.adam_beta2, config.adam_epsilon
     moments = optax.scale_by_adam(beta1, beta2, epsilon)
 
@@ -156,9 +149,7 @@ def adam(config: TrainingConfig, declared: Parameters) -> Optimizer:
 def lion(config: TrainingConfig, declared: Parameters) -> Optimizer:
     """Make Lion (Chen et al. 2023): the sign of beta1 m + (1 - beta1) g, for the momentum m.
 
-    Args:
-      config: the weight `adam_beta1` in the direction, and the decay `adam_beta2` of the momentum.
-      declared: unused.
+    `adam_beta1` is the weight in the direction, `adam_beta2` the decay of the momentum.
     """
     return from_optax(optax.scale_by_lion(config.adam_beta1, config.adam_beta2))
 

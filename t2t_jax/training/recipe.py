@@ -104,9 +104,7 @@ def _parametrised(
 def clipped(config: TrainingConfig, gradients: Parameters) -> Parameters:
     """Clip the gradients to a maximal global norm (Pascanu et al. 2013).
 
-    Args:
-      config: the maximal norm is `clip_gradient_norm`; None leaves gradients unchanged.
-      gradients: the gradients of the mean loss.
+    The maximal norm is `clip_gradient_norm`; None leaves gradients unchanged.
     """
     if config.clip_gradient_norm is None:
         return gradients
