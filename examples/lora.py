@@ -57,14 +57,14 @@ class Lora:
                 )
         if not self.alpha > 0:
             raise t2t_jax.UserError(f"alpha={self.alpha} is not positive")
-        chosen = {p: s for p, s in shapes.items() if any(_matches(p, x) for x in self.patterns)}
-        for path, shape in chosen.items():
+        adapted = {p: s for p, s in shapes.items() if any(_matches(p, x) for x in self.patterns)}
+        for path, shape in adapted.items():
             if not 1 <= self.rank <= min(shape[-2:]):
                 raise t2t_jax.UserError(
                     f"rank={self.rank} is not from 1 to {min(shape[-2:])}, the smaller size of "
                     f"{path}; choose another rank or other patterns"
                 )
-        return chosen
+        return adapted
 
     def init(self, params, key):
         """Make adapters by path: A is Gaussian, and B is 0, so that training starts at the base."""
@@ -88,7 +88,7 @@ def _matches(path, pattern):
 
 
 def make_step(network, merged, optimizer):
-    """Return the training step of an own loop.
+    """Return the training step of the loop.
 
     Args:
       network: the Flax module of a translator.

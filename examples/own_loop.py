@@ -38,8 +38,8 @@ def make_batches(
     pairs = Batch.of(translator.encode(sources), translator.encode_targets(targets))
     rng = np.random.default_rng(0)
     while True:
-        chosen = rng.choice(len(sources), rows)
-        yield jax.tree.map(lambda x, chosen=chosen: x[chosen], pairs)
+        indices = rng.choice(len(sources), rows)
+        yield jax.tree.map(lambda x, indices=indices: x[indices], pairs)
 
 
 def train(

@@ -18,8 +18,8 @@ from t2t_jax.config.file import load_config
 
 def cross_entropy(log_p, tokens, label_smoothing):
     """Compute the label-smoothed loss of every token (section 5.4 of the paper)."""
-    right = jnp.take_along_axis(log_p, tokens[..., None], axis=-1)[..., 0]
-    return -(1 - label_smoothing) * right - label_smoothing * log_p.mean(-1)
+    target_log_p = jnp.take_along_axis(log_p, tokens[..., None], axis=-1)[..., 0]
+    return -(1 - label_smoothing) * target_log_p - label_smoothing * log_p.mean(-1)
 
 
 @t2t_jax.register("loss", "r_drop")

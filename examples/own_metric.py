@@ -20,10 +20,10 @@ from t2t_jax.config.file import load_config
 def metrics(outputs, batch):
     """Return sums and counts over the target tokens of some rows of the batch."""
     is_token = batch.targets.segments != 0  # [b, t], False at padding
-    is_right = outputs.logits.argmax(-1) == batch.targets.tokens
+    is_correct = outputs.logits.argmax(-1) == batch.targets.tokens
     _, nll = outputs.losses
     return {
-        "token_accuracy": ((is_right & is_token).sum(), is_token.sum()),
+        "token_accuracy": ((is_correct & is_token).sum(), is_token.sum()),
         "surprising": (((nll > math.log(100)) & is_token).sum(), is_token.sum()),  # p < 1%
     }
 

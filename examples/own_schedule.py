@@ -3,8 +3,8 @@
     python examples/own_schedule.py --workdir runs/own_schedule
 
 The file is also a grid for a command: `t2t-jax sweep --config examples/own_schedule.py
---workdir runs/own_schedule`. `StepDecay` has the warmup of equation 3 and a decay of its own.
-`one_cycle` is a function of the step alone.
+--workdir runs/own_schedule`. `StepDecay` has the warmup of equation 3 and another decay.
+`one_cycle` is a function of the step.
 """
 
 from dataclasses import dataclass
@@ -26,8 +26,8 @@ class StepDecay(t2t_jax.Schedule):
 
     def decay(self, n, warmup_steps, end):
         """Return the fraction of the peak rate P after the warmup."""
-        passed = sum(jnp.asarray(n) > boundary for boundary in self.boundaries)
-        return jnp.asarray(self.factor) ** passed
+        num_boundaries = sum(jnp.asarray(n) > boundary for boundary in self.boundaries)
+        return jnp.asarray(self.factor) ** num_boundaries
 
 
 @t2t_jax.register("schedule")

@@ -146,17 +146,17 @@ def write_parameters(file: Path, saved: SavedParameters, dtype: str = "float32")
 def read_parameters(file: Path) -> SavedParameters:
     """Read parameters from a file of `write_parameters`, as float32."""
     arrays, metadata = read_safetensors(file)
-    about = _checked(file, metadata.get(_ABOUT, "{}"))
+    about = _parse_metadata(file, metadata.get(_ABOUT, "{}"))
     float_arrays = {name: np.asarray(array, np.float32) for name, array in arrays.items()}
     return SavedParameters(float_arrays, tuple(about["steps"]), about["vocabulary"])
 
 
 def read_steps(file: Path) -> list[int]:
     """Read the training steps of a parameter file, oldest first; [0] if unknown."""
-    return _checked(file, read_metadata(file).get(_ABOUT, "{}"))["steps"] or [0]
+    return _parse_metadata(file, read_metadata(file).get(_ABOUT, "{}"))["steps"] or [0]
 
 
-def _checked(file: Path, stored: str) -> Record:
+def _parse_metadata(file: Path, stored: str) -> Record:
     try:
         about = parse_object(stored, _SCHEMA)
     except ValueError as error:

@@ -18,7 +18,7 @@ Arrays: TypeAlias = Mapping[str, "Array"]
 
 @dataclass(frozen=True)
 class AttentionKind:
-    """What attention projects, how it scores pairs, and what it does with the weighted values.
+    """Base class of kinds of attention: projections, scores, and the use of the weighted values.
 
     The default is scaled dot-product attention (section 3.2.1). A subclass overrides methods; its
     dataclass fields are the parameters of the kind in a config. Windows, grouped heads, positions
@@ -58,7 +58,7 @@ class AttentionKind:
     def combine(
         self, heads: "Array", gates: Arrays, params: Arrays, layer: "Array | int"
     ) -> "Array":
-        """Return what W^O reads, `[b, q, h, d_v]`.
+        """Return the input of W^O, `[b, q, h, d_v]`.
 
         Args:
           heads: the weighted values of all maps, `[b, q, h m, d_v]`; zeros at padding.

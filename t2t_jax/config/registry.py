@@ -91,7 +91,7 @@ class Entry:
         advice = "return a dictionary of t2t_jax.Parameter by name"
         with user_code(call, advice):
             declared = self.parameters(width)
-            if isinstance(declared, Mapping) and all(map(_is_sound, declared, declared.values())):
+            if isinstance(declared, Mapping) and all(map(_is_valid, declared, declared.values())):
                 return declared
         raise UserError(f"{call} returned {quote(declared)}; {advice}")
 
@@ -100,7 +100,7 @@ class Entry:
         return sum(math.prod(array.shape) for array in self.learned(width).values())
 
 
-def _is_sound(name: object, declared: object) -> bool:
+def _is_valid(name: object, declared: object) -> bool:
     if not isinstance(name, str) or not isinstance(declared, Parameter):
         return False
     is_finite = math.isfinite(declared.mean + declared.deviation)
@@ -140,7 +140,7 @@ class Registry(dict[str, Row]):
         Args:
           kind: the kind, as `register` names it.
           plugin_field: the field of `plugins.Plugin` for the kind; "" without plugins.
-          row_type: the class of the rows; None is that of the first row.
+          row_type: the class of the rows; None takes the class of the first row.
           adapt: makes a row of a part and its title, or raises a `UserError`; None takes only rows.
           only_trains: whether a stored run can be loaded without the part.
         """
@@ -159,10 +159,10 @@ class Registry(dict[str, Row]):
     def __missing__(self, text: str) -> Row:
         """Make the row of a text from a registered part, a plugin or a row with parameters."""
         if text not in self.rows:
-            name, arguments = _parsed(self.kind, text)
+            name, arguments = _parse(self.kind, text)
             part, title = self._part(name)
             row = _with_arguments(part, title, arguments)
-            self.rows[text] = self._adapted(row, title)
+            self.rows[text] = self._adapt_part(row, title)
         return self.rows[text]
 
     def _part(self, name: str) -> tuple[Any, str]:
@@ -175,7 +175,7 @@ class Registry(dict[str, Row]):
         path = self._plugin_paths()[name]
         return load(path), f"{path} of the package {re.split('[.:]', path)[0]}"
 
-    def _adapted(self, part: Any, title: str) -> Row:
+    def _adapt_part(self, part: Any, title: str) -> Row:
         if isinstance(part, self._row_type) and not isinstance(part, Entry):
             return part
         if self._adapt is None:
@@ -235,17 +235,17 @@ class Registry(dict[str, Row]):
         for name, registered in self.registered_parts.items():
             if type(value) is registered.part:
                 values = {leaf.name: getattr(value, leaf.name) for leaf in _parameters(value)}
-                return _formatted(name, _with_arguments(registered.part, registered.title, values))
+                return _format(name, _with_arguments(registered.part, registered.title, values))
         self.check(label, value)
         text = str(value)
-        if not self.has(text):  # a stored config, of which this part only trains
+        if not self.has(text):  # a stored config; only training needs this part
             return text
-        name, arguments = _parsed(label, text)
+        name, arguments = _parse(label, text)
         if not arguments and name not in self.registered_parts:
             return name
         part, title = self._part(name)
         instance = _with_arguments(part, title, arguments)
-        return _formatted(name, instance) if arguments else name
+        return _format(name, instance) if arguments else name
 
     def check(self, label: str, name: object) -> None:
         """Refuse a name that is not registered, and say how to register it."""
@@ -283,7 +283,7 @@ class Registry(dict[str, Row]):
             check_entry_class(title, part)
         # Refuse a part of a wrong form, unless it is a class whose parameters need values.
         if not isinstance(part, type) or all(x.default is not MISSING for x in fields(part)):
-            self._adapted(_with_arguments(part, title, {}), title)
+            self._adapt_part(_with_arguments(part, title, {}), title)
         new, previous = Registered(title, part, _caller_file()), self.registered_parts.get(name)
         if previous and not _is_same(previous, new):
             if not replace:
@@ -343,7 +343,7 @@ class UnregisteredError(UserError):
 def reading_stored_config() -> AbstractContextManager[None]:
     """Accept unknown names of plugins and registered parts while a stored config is read.
 
-    A run can be used for what does not need these parts, such as translation.
+    Translation, for example, does not need these parts.
     """
     return with_value(_is_stored, True)
 
@@ -357,7 +357,7 @@ def _name_in(text: str) -> str:
     return text.partition("(")[0].strip()
 
 
-def _parsed(label: str, text: str) -> tuple[str, dict[str, Any]]:
+def _parse(label: str, text: str) -> tuple[str, dict[str, Any]]:
     """Parse `NAME` or `NAME(field=value, ...)` into the name and the arguments."""
     name, parenthesis, inner = text.partition("(")
     try:
@@ -374,11 +374,11 @@ def _parsed(label: str, text: str) -> tuple[str, dict[str, Any]]:
 
 def with_parameter(text: str, parameter: str, value: object) -> str:
     """Set a parameter in the text of a part, such as `wsd` or `wsd(decay_fraction=0.2)`."""
-    name, arguments = _parsed(text, text)
-    return _call(name, {**arguments, parameter: value})
+    name, arguments = _parse(text, text)
+    return _format_call(name, {**arguments, parameter: value})
 
 
-def _call(name: str, arguments: Mapping[str, object]) -> str:
+def _format_call(name: str, arguments: Mapping[str, object]) -> str:
     texts = (f"{key}={value!r}" for key, value in arguments.items())
     return f"{name}({', '.join(texts)})" if arguments else name
 
@@ -411,9 +411,9 @@ def _parameters(part: Any) -> list[Field[Any]]:
     return [leaf for leaf in fields(part) if leaf.init]
 
 
-def _formatted(name: str, part: Any) -> str:
+def _format(name: str, part: Any) -> str:
     values = {leaf: getattr(part, leaf.name) for leaf in _parameters(part)}
-    return _call(name, {leaf.name: x for leaf, x in values.items() if x != leaf.default})
+    return _format_call(name, {leaf.name: x for leaf, x in values.items() if x != leaf.default})
 
 
 def check_entry_class(title: str, kind: type) -> None:

@@ -1,4 +1,4 @@
-"""Corpora that a Python program gives: lists, datasets of Hugging Face, sources of grain.
+"""Corpora of a Python program: lists, datasets of Hugging Face, sources of grain.
 
 Data are a mapping of splits to sequences, or one sequence. A row of a sequence is a (source,
 target) pair, a text of one language, or a dict, of which `data.fields` names the sides::
@@ -7,8 +7,8 @@ target) pair, a text of one language, or a dict, of which `data.fields` names th
     [{"translation": {"en": "A cat.", "de": "Eine Katze."}}, ...]
 
 The fingerprint of a split is the hash of its rows, which text files with the same lines have, too.
-A sequence with an attribute or method `fingerprint`, or the `_fingerprint` of Hugging Face, is
-known by it and by a sample of its rows, and a resumed run does not read it again.
+An attribute or method `fingerprint`, or the `_fingerprint` of Hugging Face, replaces this hash,
+together with a sample of the rows. A resumed run then does not read the sequence again.
 """
 
 import hashlib
@@ -94,7 +94,7 @@ class _Rows:
             for side, lines in zip(hashes, chunk[-len(hashes) :], strict=True):
                 side.update("\n".join([*lines, ""]).encode())
             yield chunk
-        # As of text files with these lines.
+        # The hash of text files with the same lines.
         kind = () if len(hashes) == 2 else ("documents", "lines")
         content = digest(*kind, *(side.hexdigest() for side in hashes))
         if self.content not in ("", content):

@@ -27,7 +27,7 @@ class Hooks:
     """The hooks of a run. The time that they take counts as evaluation.
 
     Attributes:
-      failure: the error of a hook, which ends the run after a checkpoint; no hook is called after.
+      failure: the error of a hook, which ends the run after a checkpoint. Later calls do nothing.
     """
 
     def __init__(self, hooks: Sequence[Hook], progress: PhaseTimer) -> None:

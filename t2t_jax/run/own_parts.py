@@ -20,7 +20,7 @@ from t2t_jax.parallel.processes import is_main
 from t2t_jax.run.provenance import UNKNOWN, hash_of_part
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.records import Record, read_object, schema
-from t2t_jax.training.optimizer import probed
+from t2t_jax.training.optimizer import probe
 from t2t_jax.training.recipe import make_optimizer
 from t2t_jax.training.schedule import scheduled_rate
 from t2t_jax.training.state import abstract_state
@@ -50,18 +50,18 @@ def compare_own_parts(config: Config, model: Network, mesh: Mesh, workdir: Path)
     rates = zip(_STEPS, stored.get("rates", ()), now.get("rates", ()), strict=False)
     for step, before, rate in rates:
         if not np.isclose(before, rate, rtol=1e-5, atol=0, equal_nan=True):
-            raise _changed(config, "schedule", f"rate {before:.6g} at step {step}, not {rate:.6g}")
+            raise _mismatch(config, "schedule", f"rate {before:.6g} at step {step}, not {rate:.6g}")
     if stored.get("state", now.get("state")) != now.get("state"):
-        raise _changed(config, "optimizer", "another tree of state")
+        raise _mismatch(config, "optimizer", "another tree of state")
     if not np.allclose(stored.get("updates", ()), now.get("updates", ()), rtol=1e-4):
-        raise _changed(config, "optimizer", "other updates")
+        raise _mismatch(config, "optimizer", "other updates")
     for field, before in stored["definitions"].items():
         after = now["definitions"].get(field, before)
         if UNKNOWN not in (before, after) and before != after:
-            raise _changed(config, field, "another definition")
+            raise _mismatch(config, field, "another definition")
 
 
-def _changed(config: Config, field: str, difference: str) -> UserError:
+def _mismatch(config: Config, field: str, difference: str) -> UserError:
     part = registered_parts(config)[field]
     return UserError(
         f"{part.title} is not the one that the run was started with, which has {difference}; "
@@ -80,7 +80,7 @@ def _record(config: Config, model: Network, mesh: Mesh) -> Record:
         record["rates"] = [float(rate) for rate in rates]
     if "optimizer" in parts:
         optimizer = make_optimizer(config, declared_parameters(model))
-        record["updates"] = [*islice(probed(optimizer, declared_parameters(model)), 3)]
+        record["updates"] = [*islice(probe(optimizer, declared_parameters(model)), 3)]
         state = abstract_state(config, model, mesh).optimizer
         record["state"] = str(jax.tree.map(lambda x: f"{x.dtype}{list(x.shape)}", state))
     return record

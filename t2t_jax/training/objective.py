@@ -1,4 +1,4 @@
-"""What a training step minimizes and measures: the paper's loss, or functions of the user.
+"""The loss and the metrics of a training step: the paper's loss, or functions of the user.
 
 A loss returns a sum and its weight, and a metric a sum and its count. The step adds both up over
 passes, devices and processes, and divides once.
@@ -26,15 +26,15 @@ from t2t_jax.modules.transformer import PROJECTED
 from t2t_jax.workdir import LOG_FIGURES
 
 LOSS = "loss"
-"""The name of the pair of an own loss."""
+"""The name of the pair of a custom loss."""
 
 
 class LossSums(NamedTuple):
     """Sums of losses over target tokens.
 
     Attributes:
-      smoothed: label-smoothed cross-entropy, in nats; 0 if an own loss replaces it.
-      nll: negative log-likelihood, in nats; 0 with an own loss.
+      smoothed: label-smoothed cross-entropy, in nats; 0 if a custom loss replaces it.
+      nll: negative log-likelihood, in nats; 0 with a custom loss.
       tokens: number of target tokens, without padding.
     """
 
@@ -51,7 +51,7 @@ class StepSums(NamedTuple):
     """All sums of a step.
 
     Attributes:
-      pairs: the pairs of metrics by name, and of an own loss under `LOSS`.
+      pairs: the pairs of metrics by name, and of a custom loss under `LOSS`.
     """
 
     losses: LossSums
@@ -157,8 +157,8 @@ def step_sums(
     """Compute the sums of a pass, with the loss of the config.
 
     Args:
-      metrics: a function of the results of the call of the model for the paper's loss. With an
-        own loss, it reads another call with dropout by `key`, which costs a forward pass.
+      metrics: a function of the results of the call of the model for the paper's loss. With a
+        custom loss, it reads another call with dropout by `key`, which costs a forward pass.
 
     Raises:
       UserError: the result of the loss or of the metrics has another form.
@@ -166,7 +166,7 @@ def step_sums(
     loss = LOSSES[apply.config.training.loss].function
     outputs, pairs = None, {}
     if loss is not None:
-        pairs[LOSS] = _pair(loss(apply, batch, key), f"loss {name_of(loss)}", "weight")
+        pairs[LOSS] = _check_pair(loss(apply, batch, key), f"loss {name_of(loss)}", "weight")
         num_tokens = (batch.targets.segments != 0).sum(dtype=jnp.float32)
         losses = LossSums(jnp.zeros(()), jnp.zeros(()), num_tokens)
     elif metrics is None:
@@ -179,7 +179,7 @@ def step_sums(
             params = jax.lax.stop_gradient(apply.params)
             outputs = replace(apply, params=params).outputs(batch, key)
         fixed = replace(outputs, losses=jax.lax.stop_gradient(outputs.losses))
-        pairs |= _named_pairs(metrics(fixed, batch), f"metrics {name_of(metrics)}")
+        pairs |= _check_pairs(metrics(fixed, batch), f"metrics {name_of(metrics)}")
     return StepSums(losses, pairs)
 
 
@@ -195,7 +195,7 @@ def name_of(function: object) -> str:
     return getattr(function, "__qualname__", type(function).__qualname__)
 
 
-def _pair(value: object, source: str, divisor: str) -> Pair:
+def _check_pair(value: object, source: str, divisor: str) -> Pair:
     """Return a pair in float32, or refuse another value."""
     numbers = int | float | np.generic | np.ndarray | jax.Array
     parts = [*value] if isinstance(value, tuple | list) else []
@@ -208,7 +208,7 @@ def _pair(value: object, source: str, divisor: str) -> Pair:
     return arrays[0], arrays[1]
 
 
-def _named_pairs(value: Any, source: str) -> dict[str, Pair]:
+def _check_pairs(value: Any, source: str) -> dict[str, Pair]:
     names = [*value] if isinstance(value, Mapping) else [""]
     for name in names:
         if not re.fullmatch("[A-Za-z][A-Za-z0-9_]*", str(name)):
@@ -218,4 +218,4 @@ def _named_pairs(value: Any, source: str) -> dict[str, Pair]:
             )
         if name in LOG_FIGURES:
             raise UserError(f"{source} has the name {name}, as the log itself; use another name")
-    return {name: _pair(value[name], f"{source} for {name}", "count") for name in value}
+    return {name: _check_pair(value[name], f"{source} for {name}", "count") for name in value}

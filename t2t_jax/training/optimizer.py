@@ -95,7 +95,7 @@ def _descends(transformation: optax.GradientTransformation, declared: Parameters
       UserError: the updates of many steps are 0.
     """
     rule = Optimizer(transformation.init, lambda *args: transformation.update(*args[:3]))
-    for inner_product in islice(probed(rule, declared), _MOST_PROBES):
+    for inner_product in islice(probe(rule, declared), _MOST_PROBES):
         if inner_product:
             return inner_product < 0
     raise UserError(
@@ -104,7 +104,7 @@ def _descends(transformation: optax.GradientTransformation, declared: Parameters
     )
 
 
-def probed(optimizer: Optimizer, declared: Parameters) -> Iterator[float]:
+def probe(optimizer: Optimizer, declared: Parameters) -> Iterator[float]:
     """Yield the inner product of directions and gradients for steps on small random arrays."""
     rng = np.random.default_rng(0)
 

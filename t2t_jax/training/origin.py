@@ -32,7 +32,7 @@ class Window(NamedTuple):
     losses: Sequence[float] = (0.0, 0.0, 0.0)
     """The smoothed loss, the NLL and the target tokens."""
     pairs: Mapping[str, Sequence[float]] = {}
-    """Sums and weights of an own loss and of metrics, by name."""
+    """Sums and weights of a custom loss and of metrics, by name."""
 
 
 class Identity(NamedTuple):

@@ -48,7 +48,7 @@ class StepMetrics(NamedTuple):
       learning_rate: NaN if only the optimizer knows it.
       nonfinite_in_a_row: the same counter as in `TrainState`.
       nonfinite_total: the same counter as in `TrainState`.
-      pairs: sums of an own loss and metrics; see `StepSums`.
+      pairs: sums of a custom loss and metrics; see `StepSums`.
     """
 
     losses: LossSums
@@ -159,9 +159,9 @@ def train_step(
         compute = _reducing_once(compute, mesh)
     gradients, sums = compute(state.params, state.step, batch)
     weight = sums.loss[1]
-    # A batch of padding has the weight 0. The weight of an own loss may be a fraction.
-    is_own = LOSS in sums.pairs
-    divisor = jnp.where(weight == 0, 1, weight) if is_own else jnp.maximum(weight, 1)
+    # A batch of padding has the weight 0. The weight of a custom loss may be a fraction.
+    is_custom = LOSS in sums.pairs
+    divisor = jnp.where(weight == 0, 1, weight) if is_custom else jnp.maximum(weight, 1)
     gradients = optax.tree.scale(1 / divisor, gradients)
     optimizer = make_optimizer(config, declared_parameters(model))
     return update(config, optimizer, state, gradients, sums, finish)
@@ -246,7 +246,7 @@ def update(
     training = config.training
     norm = optax.tree.norm(gradients)
     is_finite = jnp.isfinite(sums.loss[0]) & jnp.isfinite(norm)
-    if LOSS in sums.pairs:  # an own weight, unlike a number of tokens, may be 0 or infinite
+    if LOSS in sums.pairs:  # a custom weight, unlike a number of tokens, may be 0 or infinite
         is_finite &= jnp.isfinite(sums.loss[1]) & (sums.loss[1] > 0)
     step = state.step + 1
     rate = jnp.ones(())
