@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar, 
 
 from t2t_jax.config.definitions import RegisteringFile, definition
 from t2t_jax.config.field_types import is_plain, plain_value
-from t2t_jax.errors import UserError, did_you_mean, in_one_line, quote, user_code
+from t2t_jax.errors import UserError, did_you_mean, quote, reason_of, user_code
 from t2t_jax.plugins import load, load_named, rows, warn_once
 from t2t_jax.system.context import with_value
 from t2t_jax.version import REMOVED_PARTS, removed_feature
@@ -404,7 +404,7 @@ def _with_arguments(part: Any, title: str, arguments: Mapping[str, object]) -> A
     try:
         return kind(**values)
     except Exception as error:
-        raise UserError(f"{title} refuses its parameters: {in_one_line(error)}") from error
+        raise UserError(f"{title} refuses its parameters: {reason_of(error)}") from error
 
 
 def _parameters(part: Any) -> list[Field[Any]]:

@@ -19,7 +19,7 @@ from t2t_jax.config import AttentionConfig, Config, ModelConfig
 from t2t_jax.config.attention_kinds import AttentionKind
 from t2t_jax.config.registry import Entry
 from t2t_jax.config.tables import TABLES
-from t2t_jax.errors import UserError, in_one_line, user_code
+from t2t_jax.errors import UserError, reason_of, user_code
 from t2t_jax.functional.feed_forward import Activation
 from t2t_jax.kernels.reference import Score
 
@@ -182,7 +182,7 @@ def _difference(
 
     Args:
       results: a function of arrays and parameters that returns the values of all positions computed
-        together, the values of positions computed alone, and gradients.
+        together, the values of positions computed one by one, and gradients.
     """
     try:
         if not executes:
@@ -194,7 +194,7 @@ def _difference(
     except UserError as error:
         return str(error)
     except Exception as error:  # JAX cannot differentiate the function
-        return f"{title} cannot be differentiated: {in_one_line(error)[:300]}; fix it"
+        return f"{title} cannot be differentiated: {reason_of(error)}; fix it"
     if not all(np.isfinite(x).all() for x in jax.tree.leaves((values, gradients))):
         return f"{title} has values or gradients that are not finite; fix the function"
     differences = np.nan_to_num(abs(values - slices), nan=np.inf)

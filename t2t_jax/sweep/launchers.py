@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from t2t_jax.config import Config
 from t2t_jax.config.registered import environment_of
-from t2t_jax.errors import UserError, in_one_line, needs_extra, warn
+from t2t_jax.errors import UserError, in_one_line, needs_extra, reason_of, warn
 from t2t_jax.sweep.cell import Cell, train_and_score
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.bucket import check_local
@@ -331,7 +331,7 @@ def _run_cell(
         return Outcome(2, f"error: {error}")
     except Exception as error:
         traceback.print_exc()
-        return Outcome(1, f"{type(error).__name__}: {in_one_line(error)[:200]}")
+        return Outcome(1, reason_of(error))
 
 
 class _ClusterJob:

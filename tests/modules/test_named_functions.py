@@ -250,7 +250,7 @@ def test_a_function_that_fails_or_is_not_finite_has_a_problem(function, message)
         (lambda x: (x, x), r"returned float32\[2, "),
         (lambda x: x.astype(int), "returned int32"),
         (_called_back, "for .* fails: ValueError: Pure callbacks do not support JVP"),
-        (_repeated, "cannot be differentiated: Reverse-mode differentiation does not work"),
+        (_repeated, "cannot be differentiated: ValueError: Reverse-mode differentiation does not"),
     ],
 )
 def test_a_function_that_cannot_be_trained_ends_every_start(tmp_path, function, message):
