@@ -132,16 +132,16 @@ def own_corpus(data: object, config: DataConfig, split: str = "train") -> Corpus
     # With `dev_lines`, one sequence has the pairs of train and dev, as in training.
     parts = own_splits(data, config, "train" if config.dev_lines and split == "dev" else split)
     task = tasks.task_name(config.corpus, config.task)
-    return _checked(OWN, parts, config.dev_lines if "train" in parts else 0, task)
+    return _make_corpus(OWN, parts, config.dev_lines if "train" in parts else 0, task)
 
 
 def _open(name: str, config: DataConfig) -> Corpus:
     facts = tasks.TASKS[tasks.task_name(name, config.task)]
     parts: dict[str, Split] = plugins.load(facts.corpora)(name, config)
-    return _checked(name, parts, config.dev_lines, config.task)
+    return _make_corpus(name, parts, config.dev_lines, config.task)
 
 
-def _checked(name: str, parts: dict[str, Split], dev_lines: int, task: str) -> Corpus:
+def _make_corpus(name: str, parts: dict[str, Split], dev_lines: int, task: str) -> Corpus:
     if dev_lines:
         parts = with_dev(name, parts, dev_lines)
     for split in SPLITS:  # other test sets may be large, and are checked when they are read

@@ -88,8 +88,8 @@ def evaluate(
 
     Args:
       translator: the model; its config defines how to read the corpus.
-      corpus: a `Corpus`, or data as `train` takes them, but one sequence is `split` (dev is the
-        part that `data.dev_lines` holds out, if it is set); None is the corpus of the config.
+      corpus: a `Corpus`, or data as for `train`, where one sequence is `split` (for dev, the part
+        that `data.dev_lines` holds out, if set); None is the corpus of the config.
       split: the split to evaluate.
       num_sentences: the number of sentences, documents or images to evaluate, starting with the
         first; None means all. Losses and scores cover the same sentences.

@@ -49,8 +49,8 @@ def load(
         with the best dev score.
       parallel: the device mesh of this process, such as `MeshConfig(fsdp=4)` for a model that does
         not fit on one device. None holds all parameters on each device, for different batch rows.
-      register: Python files that register functions of the config, which are run first. Read them
-        before: `load` runs no file of a run that this argument does not name.
+      register: Python files that register parts of the config. `load` executes them first, and no
+        other file of a run; read them before.
 
     Raises:
       UserError: `workdir` is not a run directory, its checkpoints are missing, damaged or of
