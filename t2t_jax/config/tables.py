@@ -289,39 +289,51 @@ NAMED: Mapping[str, Registry[Any]] = {
 
 
 def register_activation(name: str, function: Function, *, is_gated: bool = False) -> None:
-    """Register an activation for `model.feed_forward`; `register` lists the errors.
+    """Register an activation for `model.feed_forward`.
 
     Args:
+      name: the name in configs.
       function: an elementwise function of an array of any shape and float dtype. Training checks
         that it is elementwise; see `modules.named_functions`.
       is_gated: whether the network is (f(x W) * x V) W_2 without biases (Shazeer 2020), instead of
         f(x W_1 + b_1) W_2 + b_2.
+
+    Raises:
+      UserError: the name is invalid or in use, or `function` is not callable.
     """
     register("activation", name)(Entry(function, is_gated=is_gated))
 
 
 def register_normalization(name: str, function: Function, parameters: Learned = nothing) -> None:
-    """Register a normalization for `model.norm`; `register` lists the errors.
+    """Register a normalization for `model.norm`.
 
     Args:
+      name: the name in configs.
       function: `function(x, epsilon=..., **learned)`, which normalizes vectors `[..., width]`;
         `epsilon` is `model.norm_epsilon`, and `learned` has the arrays of `parameters`. Training
         checks that it normalizes each vector independently.
       parameters: a function from the width to the parameters by name; none by default.
+
+    Raises:
+      UserError: the name is invalid or in use, or `function` is not callable.
     """
     register("normalization", name)(Entry(function, parameters))
 
 
 def register_score_function(name: str, function: Function, parameters: Learned = nothing) -> None:
-    """Register an attention score function for `model.attention_kind`; `register` lists the errors.
+    """Register an attention score function for `model.attention_kind`.
 
     Fused kernels and blockwise attention support only dot products.
 
     Args:
+      name: the name in configs.
       function: `function(query, key, **learned)`, which returns the scores `[b, h, q, k]` of
         queries `[b, q, h, d_k]` and keys `[b, k, h, d_k]`. A score must depend only on its query
         and its key, as decoding passes one query at a time. Training checks this.
       parameters: a function from d_k to the parameters of each head by name, which `learned`
         contains as `[h, ...]`; none by default.
+
+    Raises:
+      UserError: the name is invalid or in use, or `function` is not callable.
     """
     register("attention", name)(Entry(function, parameters))

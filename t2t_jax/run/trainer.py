@@ -69,6 +69,7 @@ def train(
     An invalid config, corpus or function raises an error before `workdir` changes.
 
     Args:
+      config: the config of the run.
       workdir: the run directory, also in a bucket (`s3://bucket/name`).
       data: a mapping of train, dev and test to sequences of (source, target) pairs, texts or dicts
         (see `data.own`); None opens `data.corpus`. A resumed run needs the same data.
