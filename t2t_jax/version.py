@@ -57,6 +57,9 @@ REMOVED: dict[str, Removed] = {
     "data.image_flip": Removed("flipped images", unused=(False,), trains_only=True),
     "data.image_resize": Removed("resized images", unused=(False,)),
     "data.image_shift": Removed("shifted images", unused=(0,), trains_only=True),
+    "data.mixture_temperature": Removed(
+        "temperatures of mixtures", unused=(None,), trains_only=True
+    ),
     "data.whole_words": Removed("whole-word masks in masked language modelling", unused=(False,)),
     "model.output_transform": Removed("output transforms of BERT", unused=(False,)),
 }

@@ -106,6 +106,7 @@ USED = {
     "data.image_flip": True,
     "data.image_resize": True,
     "data.image_shift": 1,
+    "data.mixture_temperature": 5.0,
     "data.whole_words": True,
     "model.output_transform": True,
 }

@@ -67,9 +67,6 @@ class DataConfig(Section):
     """Maximum source positions per step (over all devices, including padding)."""
     target_tokens_per_step: int = field(default=25_000, metadata=NOT_EXPORTED | FITS)
     """Maximum target positions per step (over all devices, including padding)."""
-    mixture_temperature: float | None = field(default=None, metadata=NOT_EXPORTED | within(1, 1000))
-    """Temperature T for mixing corpora: the share of a corpus with n pairs is proportional to its
-    weight times n^(1/T). None repeats each corpus in an epoch as often as its weight."""
     fields: tuple[str, ...] = field(default=(), metadata=NOT_EXPORTED)
     """Names of the source and target fields in JSON lines, Parquet files or dicts from Python,
     such as translation.en translation.de, or the name of the one text field. The default is the two

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Float, Int, Int32, Int64, Integer
+from jaxtyping import Int, Int32, Int64, Integer, Num
 
 from t2t_jax.batch import Batch
 from t2t_jax.config import DataConfig
@@ -65,7 +65,6 @@ class Batches:
             )
         self._seed, self._config, self._rows_of = seed, config, rows_of
         self._form = row_form(content, config)
-        self._is_one_window = self.parts.same_epochs and len(self.parts) <= self.parts.window
         # Two windows, because prefetching threads work on both sides of a window's end.
         self._open_part = Memo(self._open, 2 * self.parts.window)
         self._order = Memo(self._make_order, 2 * self.parts.window)
@@ -73,11 +72,12 @@ class Batches:
         self._windows = Memo(self._make_windows, 2)
         self._lock = threading.Lock()  # guards `_last_prefetched` and `_starts`
         self._last_prefetched = 0, 0  # epoch, window
-        counts, max_examples = self.parts.row_counts(self._form, self._count_rows)
-        self._repeats = self.parts.repeats
-        self._counts = counts * self._repeats[:, None]  # [parts, classes]
+        # [parts, classes]
+        self._counts, max_examples = self.parts.row_counts(self._form, self._count_rows)
         self._shapes = [self.parts.shape(shape, max_examples) for shape in self._form.shapes]
-        self.steps_per_epoch = self._windows(0)[-1].end
+        windows = self._windows(0)
+        self._is_one_window = len(windows) == 1
+        self.steps_per_epoch = windows[-1].end
         self._starts = [0, self.steps_per_epoch]
 
     @property
@@ -93,17 +93,12 @@ class Batches:
         counts = self._batch_counts
         rows, *array_lengths = np.array(self._shapes).T
         computed_rows = counts * [self._rows_of(shape) for shape in self._shapes]
-        row_lengths = np.array(self._form.shapes).T[1:]
         content, waste = self.parts.content, {}
         totals = ("source", content.source.total), ("target", content.target.total)
-        sides = zip(totals, array_lengths, row_lengths, strict=True)
-        for (side, total), lengths, full_lengths in sides:
-            positions = int(counts @ (rows * lengths))
+        for (side, total), lengths in zip(totals, array_lengths, strict=True):
             # Text of one language has no sources, and masked text is predicted only in part.
-            if total and (total <= positions or np.array_equal(lengths, full_lengths)):
-                # The tokens are a mean over epochs. The first epoch may have fewer rows and no
-                # padding, so the waste could be negative.
-                waste[side] = max(0.0, 1 - total / int(computed_rows @ lengths))
+            if total and total <= int(counts @ (rows * lengths)):
+                waste[side] = 1 - total / int(computed_rows @ lengths)
         return waste
 
     @property
@@ -203,30 +198,15 @@ class Batches:
         bounds = [0, *filled_rows[starts[1:-1]].tolist(), len(indices)]
         selections = []
         for (start, stop), (begin, end) in zip(pairwise(starts), pairwise(bounds), strict=True):
-            part = int(parts[start]) if len(parts) else 0
-            examples, layout = self._open_part(int(window.portions.parts[part]))
-            layout_rows = self._layout_rows(window.portions, part, positions[start:stop])
+            index = int(parts[start]) if len(parts) else 0
+            part, copy = int(window.portions.parts[index]), int(window.portions.copies[index])
+            examples, layout = self._open_part(part)
+            layout_rows = self._order(plan.epoch, part, copy)[positions[start:stop]]
             placement = _members(layout, layout_rows, filled_rows[start:stop] - begin)
             selections.append((examples, placement, end))
         if not self._is_one_window and len(parts):
             self._read_ahead(plan.epoch, plan.number + 1, slice(int(parts[0]), int(parts[-1]) + 1))
         return selections
-
-    def _layout_rows(
-        self, portions: Portions, index: int, positions: Int32[np.ndarray, " rows"]
-    ) -> Int32[np.ndarray, " rows"]:
-        """Return a part's row index for each position in the order that the rows are read.
-
-        Each pass over the part, entry `index` of `portions`, has a new random order.
-        """
-        part, copy = int(portions.parts[index]), int(portions.copies[index])
-        first_order = int(portions.begin[index])
-        orders, positions = np.divmod(positions, self._counts[part].sum(dtype=np.int32))
-        rows = np.empty_like(positions)
-        for order in np.unique(orders).tolist():
-            in_order = orders == order
-            rows[in_order] = self._order(first_order + order, part, copy)[positions[in_order]]
-        return rows
 
     def _read_ahead(self, epoch: int, index: int, part_slice: slice) -> None:
         """Open parts of a window of an epoch in a background thread, unless an earlier call did."""
@@ -293,33 +273,24 @@ class Batches:
     def _make_windows(self, epoch: int) -> list["_Window"]:
         windows, num_batches = [], 0
         rng = _random_stream(self._seed, epoch + 1, _PART_ORDER)
-        for portions in self.parts.windows(epoch, rng):
-            # Rows are counted from the start of the first random order that the window reads.
-            first_order = np.floor(portions.begin)
-            start_rows = self._rows_before(portions.begin - first_order, portions.parts)
-            end_rows = self._rows_before(portions.end - first_order, portions.parts)
+        for portions in self.parts.windows(rng):
+            start_rows = self._rows_before(portions.begin, portions.parts)
+            end_rows = self._rows_before(portions.end, portions.parts)
             cuts = cut((end_rows - start_rows).sum(axis=0), self._form)
             num_batches += len(cuts.classes)
             windows.append(_Window(portions, start_rows, end_rows - start_rows, cuts, num_batches))
         return windows
 
     def _rows_before(
-        self, passes: Float[np.ndarray, " n"], parts: Int[np.ndarray, " n"]
+        self, shares: Num[np.ndarray, " n"], parts: Int[np.ndarray, " n"]
     ) -> Int64[np.ndarray, "n classes"]:
-        """Count the rows of each class (batch shape) in the first passes over each part.
-
-        Args:
-          passes: the number of passes over each part; 1.5 is one random order and half of another.
-          parts: the indices of these parts.
-        """
+        """Count the rows of each class (batch shape) in the first share of each of some parts."""
         counts = self._counts[parts]  # [n, classes]
         # Parts and classes round at different fractions, so that their sum neither gains nor loses
         # rows. Multiples of the golden ratio are spread evenly between 0 and 1.
         flat_indices = parts[:, None] * counts.shape[1] + np.arange(counts.shape[1])
         rounding = (flat_indices + 0.5) * _GOLDEN_RATIO % 1
-        full_passes = np.floor(passes)[:, None]
-        partial_rows = np.floor((passes[:, None] - full_passes) * counts + rounding)
-        return full_passes.astype(np.int64) * counts + partial_rows.astype(np.int64)
+        return np.floor(shares[:, None] * counts + rounding).astype(np.int64)
 
     def _make_plan(self, epoch: int, window_index: int) -> "_Plan":
         window = self._windows(epoch)[window_index]
@@ -337,13 +308,10 @@ class Batches:
         """Return the rows of a part sorted by class (batch shape), in random order within a class.
 
         Args:
-          epoch: the index of the random order; without a mixture, epoch n uses order n.
           copy: the index of the copy, if a mixture reads several.
         """
         _, layout = self._open_part(part)
-        classes = np.tile(layout.classes, self._repeats[part])
-        permutation = shuffled_within(classes, _row_stream(self._seed, epoch, part, copy))
-        return permutation % np.int32(len(layout.classes))
+        return shuffled_within(layout.classes, _row_stream(self._seed, epoch, part, copy))
 
     def _open(self, part: int) -> tuple[Examples, Layout]:
         examples = self.parts.open(part)
@@ -381,7 +349,7 @@ class _Window(NamedTuple):
     portions: Portions
     """The portions of the parts, in the order of their rows in a batch."""
     start: Int64[np.ndarray, "parts classes"]
-    """The number of rows of each class before the portion, in the part's random orders."""
+    """The number of rows of each class before the portion, in the part's random order."""
     counts: Int64[np.ndarray, "parts classes"]
     """The number of rows of each class in the portion."""
     cuts: Cuts
@@ -399,7 +367,7 @@ class _Plan(NamedTuple):
     window: _Window
     rows: Int32[np.ndarray, "2 rows"]
     """The rows of all batches: the index of the part in the window, and the position of the row in
-    the part's random orders, counted from the first order that the window reads."""
+    the part's random order."""
     batches: Int32[np.ndarray, " batches"]
     """The indices of the batches, in the order of the steps."""
 
@@ -410,18 +378,18 @@ def _spread_rows(
     """Order the rows of a window, so that each batch has an even share of each part.
 
     Args:
-      totals: the number of rows of each class in one of the random orders of each part.
+      totals: the number of rows of each class in each part.
       rng: draws an offset for each part.
 
     Returns:
       Two integers for each row, sorted by class and then by batch: the index of its part in the
-      window, and its position in the part's joined random orders.
+      window, and its position in the part's random order.
     """
     # So every batch holds each part's rows side by side, in proportion to the part's share of the
     # class. Each process makes the same range of rows of every batch, and opens few parts.
-    counts, starts = window.counts, np.cumsum(totals, axis=1) - totals  # [parts, classes]
+    counts = window.counts
     num_parts, num_classes = counts.shape
-    if num_parts == 1 and np.array_equal(counts, totals) and not window.start.any():
+    if num_parts == 1 and np.array_equal(counts, totals):
         positions = np.arange(counts.sum(), dtype=np.int32)
         return np.stack([np.zeros_like(positions), positions])
     sizes = counts.T.ravel()  # class by class, and part by part in a class
@@ -430,9 +398,8 @@ def _spread_rows(
     keys = (ranks + np.repeat(offsets, sizes)) / np.repeat(sizes, sizes)  # [rows]
     permutation = np.lexsort((keys, np.repeat(np.arange(num_classes).repeat(num_parts), sizes)))
     parts = np.repeat(np.tile(np.arange(num_parts), num_classes), sizes)
-    ranks += np.repeat(window.start.T.ravel(), sizes)
-    orders, ranks = np.divmod(ranks, np.repeat(totals.T.ravel(), sizes))
-    positions = orders * totals.sum(axis=1)[parts] + np.repeat(starts.T.ravel(), sizes) + ranks
+    starts = np.cumsum(totals, axis=1) - totals + window.start  # [parts, classes]
+    positions = ranges(starts.T.ravel(), sizes)
     return np.stack([parts[permutation], positions[permutation]]).astype(np.int32)
 
 

@@ -96,11 +96,6 @@ def open_corpus(config: DataConfig, data: object = None) -> Corpus:
     """
     components = components_of(config.corpus)
     is_mixture = len(components) > 1
-    if config.mixture_temperature is not None and not is_mixture:
-        raise UserError(
-            f"data.mixture_temperature={config.mixture_temperature} has no effect on one corpus, "
-            f"{config.corpus}; leave it out, or name several, as in text:A+text:B"
-        )
     if config.dev_lines and is_mixture:
         raise UserError(
             f"data.dev_lines={config.dev_lines} is for one corpus, but {config.corpus} is a "

@@ -1,8 +1,4 @@
-"""Mixtures of shards, and mixtures by temperature.
-
-A mixture of texts in memory by weight is one corpus (`data.corpus`). Temperature sampling (Devlin
-2018; Arivazhagan et al. 2019, "Massively Multilingual Neural Machine Translation in the Wild",
-section 4.2) reads a corpus of n pairs in proportion to n^(1/T); a high T reads all equally often.
+"""Mixtures of shards. A mixture of texts in memory is one corpus (`data.corpus`).
 
 Each window of an epoch reads the same share of every corpus, so all batches have the same mixture.
 """
@@ -10,8 +6,8 @@ Each window of an epoch reads the same share of every corpus, so all batches hav
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import cached_property, partial
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -23,53 +19,40 @@ from t2t_jax.data.rows import BatchShape, Content, Examples, Lengths, ranges
 
 
 class Component(NamedTuple):
-    """A corpus of a mixture, with the number of times that an epoch reads it."""
+    """A corpus of a mixture, with its weight."""
 
     parts: Parts
     copies: int
-    """The number of copies of each part in an epoch: the weight, or 1 with a temperature."""
-    times: Fraction
-    """The number of times that an epoch reads each copy."""
+    """The number of times that an epoch reads each part."""
 
 
-def mixed_parts(
-    mixed: Sequence[tuple[Examples | Parts, int]], temperature: float | None, window: int
-) -> "MixedParts":
+def mixed_parts(mixed: Sequence[tuple[Examples | Parts, int]], window: int) -> "MixedParts":
     """Combine corpora into the training examples of a mixture.
 
     Args:
       mixed: each corpus with its weight, the number of times that an epoch reads it.
-      temperature: T reads a corpus of n pairs in proportion to n^(1/T); None uses only the weights.
       window: the number of parts whose examples are mixed.
     """
-    corpora = [corpus if isinstance(corpus, Parts) else OnePart(corpus) for corpus, _ in mixed]
-    copies = [weight for _, weight in mixed]
-    times = [Fraction(1)] * len(corpora)
-    if temperature is not None:
-        sizes = np.array([corpus.content.num_examples for corpus in corpora], float)
-        weights = np.array(copies) * sizes ** (1 / temperature)
-        # An epoch has as many examples as the corpora have together.
-        rates = sizes.sum() * weights / max(1, weights.sum()) / np.maximum(1, sizes)
-        # Rounded, because the last bits of a power differ between machines.
-        times = [Fraction(f"{rate:.9g}") for rate in np.where(sizes > 0, rates, 1).tolist()]
-        copies = [1] * len(corpora)
-    components = tuple(map(Component, corpora, copies, times))
-    non_empty = tuple(component for component in components if component.parts.content.num_examples)
-    return MixedParts(non_empty, _content(components), window)
+    components = [
+        Component(corpus if isinstance(corpus, Parts) else OnePart(corpus), weight)
+        for corpus, weight in mixed
+    ]
+    non_empty = [component for component in components if component.parts.content.num_examples]
+    return MixedParts(tuple(non_empty), _content(components), window)
 
 
 def _content(components: Sequence[Component]) -> Content:
-    """Combine the statistics of corpora, weighted by how often an epoch reads them."""
-    contents = [(corpus.parts.content, corpus.copies * corpus.times) for corpus in components]
+    """Combine the statistics of all copies of the corpora."""
+    contents = [corpus.parts.content for corpus in components for _ in range(corpus.copies)]
     skipped = Counter[str]()
-    for content, times in contents:
-        skipped.update({key: round(count * times) for key, count in content.skipped.items()})
+    for content in contents:
+        skipped.update(content.skipped)
     return Content(
-        round(sum(content.num_pairs_read * times for content, times in contents)),
+        sum(content.num_pairs_read for content in contents),
         dict(skipped),
-        round(sum(content.num_examples * times for content, times in contents)),
-        Lengths.combined((content.source, times) for content, times in contents),
-        Lengths.combined((content.target, times) for content, times in contents),
+        sum(content.num_examples for content in contents),
+        Lengths.combined(content.source for content in contents),
+        Lengths.combined(content.target for content in contents),
     )
 
 
@@ -80,7 +63,7 @@ class MixedParts:
     components: tuple[Component, ...]
     """The corpora that have examples."""
     content: Content
-    """The mean statistics of an epoch; `max_length` is the maximum over all examples."""
+    """The statistics of an epoch."""
     max_open: int
     """The approximate number of parts, of corpora with several parts, that are open at a time."""
 
@@ -89,9 +72,8 @@ class MixedParts:
     @property
     def window(self) -> int:
         """Return an upper bound on the number of parts that are open together."""
-        # A window may begin and end within a part. A part that it reads in two random orders
-        # counts twice.
-        return sum(-(-size // self._num_windows) + 2 for size in self._num_parts)
+        # A window may begin and end within a part.
+        return sum(-(-size // self._num_windows) + 1 for size in self._num_parts)
 
     @cached_property
     def _num_parts(self) -> list[int]:
@@ -106,12 +88,6 @@ class MixedParts:
     def _part_starts(self) -> list[int]:
         """Return the index of the first part of each corpus, then the number of all parts."""
         return [0, *np.cumsum([len(component.parts) for component in self.components]).tolist()]
-
-    @property
-    def repeats(self) -> Int[np.ndarray, " parts"]:
-        """Return how often one pass over each part reads each row."""
-        repeats = [max(1, int(component.times)) for component in self.components]
-        return np.repeat(np.array(repeats, np.int64), np.diff(self._part_starts))
 
     def _find(self, part: int) -> tuple[Parts, int]:
         corpus = int(np.searchsorted(self._part_starts, part, side="right")) - 1
@@ -131,7 +107,7 @@ class MixedParts:
         shapes = [component.parts.shape(shape, max_examples) for component in self.components]
         return BatchShape(*map(max, zip(*shapes, strict=True)))
 
-    def windows(self, epoch: int, rng: np.random.Philox) -> list[Portions]:
+    def windows(self, rng: np.random.Philox) -> list[Portions]:
         """Return the rows that each window of an epoch reads, with equal shares of every corpus."""
         num_copies = [component.copies for component in self.components]
         # Three arrays over the copies of all parts: the part, the index of the copy, the corpus.
@@ -140,22 +116,17 @@ class MixedParts:
         corpora = np.repeat(np.arange(len(self.components)), self._num_parts)
         order = shuffled_within(np.zeros(len(parts), np.uint8), rng)
         parts, copies, corpora = parts[order], copies[order], corpora[order]
-        sizes = np.array(self._num_parts)
+        sizes, count = np.array(self._num_parts), self._num_windows
         ranks = np.empty_like(parts)  # the position of each part among the parts of its corpus
         ranks[np.argsort(corpora, kind="stable")] = ranges(np.zeros_like(sizes), sizes)
-        times = [component.times for component in self.components]
-        # Whole repeats are already in the random orders; see `repeats`.
-        rates = np.array([float(number / max(1, int(number))) for number in times])[corpora]
-        windows, count = [], self._num_windows
-        for window in range(count):
-            # The share of each part that the epoch has read at the start and the end of the window.
-            shares = [
-                np.clip(sizes[corpora] * end / count - ranks, 0, 1) for end in (window, window + 1)
-            ]
-            begin, end = (rates * (epoch + share) for share in shares)
-            is_read = shares[1] > shares[0]
-            windows.append(Portions(*(array[is_read] for array in (parts, copies, begin, end))))
-        return windows
+        # The share of each part that the epoch has read before each window, and at its end.
+        shares = (
+            np.clip(sizes[corpora] * window / count - ranks, 0, 1) for window in range(count + 1)
+        )
+        return [
+            Portions(*(array[begin < end] for array in (parts, copies, begin, end)))
+            for begin, end in pairwise(shares)
+        ]
 
     def packing_key(self, seed: int, part: int) -> tuple[int, int]:
         """Return what seeds the packing of a part's pairs into rows."""
@@ -180,7 +151,6 @@ class MixedParts:
         counts = [component.parts.token_counts() for component in self.components]
         estimates = np.zeros(max(map(len, counts)), np.int64)
         for component, sample in zip(self.components, counts, strict=True):
-            total = component.copies * component.times * component.parts.content.target.total
-            scale = float(total) / max(1, sample.sum())
+            scale = component.copies * component.parts.content.target.total / max(1, sample.sum())
             estimates[: len(sample)] += np.rint(sample * scale).astype(np.int64)
         return estimates

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Int, Num
 
 from t2t_jax.data.layout import Form, shuffled_within
 from t2t_jax.data.rows import BatchShape, Content, Examples
@@ -39,11 +39,10 @@ class Portions(NamedTuple):
     """The indices of the parts."""
     copies: Int[np.ndarray, " n"]
     """The index of the copy to read, if an epoch has several copies of a part."""
-    begin: Float[np.ndarray, " n"]
-    """How often training has read the part before this window. For example, 2.25 means that it has
-    read all rows twice, and a quarter of them in a third random order."""
-    end: Float[np.ndarray, " n"]
-    """How often training has read the part after this window."""
+    begin: Num[np.ndarray, " n"]
+    """The share of the part's rows that earlier windows of the epoch read."""
+    end: Num[np.ndarray, " n"]
+    """The share of the part's rows that the epoch has read after this window."""
 
 
 @runtime_checkable
@@ -72,12 +71,7 @@ class Parts(Protocol):
     def shape(self, shape: BatchShape, max_examples: int) -> BatchShape:
         """Return the array shape of a batch of such rows, with at most `max_examples` in each."""
 
-    @property
-    def repeats(self) -> Int[np.ndarray, " parts"]:
-        """Return how often one pass over each part reads each of its rows; usually 1."""
-        return np.ones(len(self), np.int64)  # a mixture repeats the rows of tiny corpora
-
-    def windows(self, epoch: int, rng: np.random.Philox) -> list[Portions]:
+    def windows(self, rng: np.random.Philox) -> list[Portions]:
         """Return the rows that each window of an epoch reads, in reading order.
 
         Args:
@@ -86,8 +80,8 @@ class Parts(Protocol):
         order = shuffled_within(np.zeros(len(self), np.uint8), rng)
         windows = []
         for parts in np.array_split(order, -(-len(order) // self.window)):
-            begin = np.full(len(parts), float(epoch))
-            windows.append(Portions(parts, np.zeros_like(parts), begin, begin + 1))
+            zeros = np.zeros_like(parts)
+            windows.append(Portions(parts, zeros, zeros, zeros + 1))
         return windows
 
     def packing_key(self, seed: int, part: int) -> tuple[int, int]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import cached_property
 from typing import NamedTuple
 
@@ -106,14 +105,10 @@ class Lengths(NamedTuple):
         return cls(int(wide.max(initial=0)), int(wide.sum()), int((wide**2).sum()))
 
     @classmethod
-    def combined(cls, texts: Iterable[tuple["Lengths", Fraction | int]]) -> "Lengths":
-        """Combine statistics of texts, each with the number of times it is read."""
-        weighted_lengths = list(texts)
-        return cls(
-            max((lengths.max_length for lengths, _ in weighted_lengths), default=0),
-            round(sum(lengths.total * times for lengths, times in weighted_lengths)),
-            round(sum(lengths.squares * times for lengths, times in weighted_lengths)),
-        )
+    def combined(cls, texts: Iterable["Lengths"]) -> "Lengths":
+        """Combine the statistics of several texts."""
+        max_lengths, totals, squares = zip(cls(0, 0, 0), *texts, strict=True)
+        return cls(max(max_lengths), sum(totals), sum(squares))
 
 
 class Content(NamedTuple):

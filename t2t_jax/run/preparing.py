@@ -289,11 +289,10 @@ def training_parts(
     Raises:
       UserError: the train split is missing or unreadable.
     """
-    temperature, window = config.data.mixture_temperature, config.data.window
-    if corpus.components and (temperature is not None or corpus.parts["train"].shards):
+    if corpus.components and corpus.parts["train"].shards:
         parts_of = partial(training_parts, task, config, vocabulary=vocabulary, engine=engine)
         parts = [(parts_of(corpus=component), weight) for component, weight in corpus.components]
-        return mixed_parts(parts, temperature, window)
+        return mixed_parts(parts, config.data.window)
     text_rules = task.train_text(config, vocabulary)
     pieces = corpus.parts["train"].pieces if "train" in corpus.parts else None
     if text_rules is None or pieces is None:

@@ -1,8 +1,7 @@
-"""Mixtures of corpora of any size: each is read as often as its weight, or a temperature, says."""
+"""Mixtures of corpora of any size: each is read as often as its weight says."""
 
 from collections import Counter
 from functools import cache
-from typing import Any
 
 import jax
 import numpy as np
@@ -11,9 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from t2t_jax.batch import EOS_ID
-from t2t_jax.config import DataConfig
 from t2t_jax.data.batching import Batches
-from t2t_jax.data.corpus import open_corpus
 from t2t_jax.data.mixing import mixed_parts
 from t2t_jax.data.parts import OnePart
 from t2t_jax.data.rows import BatchShape
@@ -22,7 +19,6 @@ from t2t_jax.extras.encoders.labelled import Labelled, LabelledText
 from t2t_jax.run.health import corpus_figures
 from tests.data.test_batching import STRATEGIES, assert_same, make_config, make_split, pairs_in
 from tests.data.test_windows_of_parts import Split
-from tests.selection import thorough_after
 
 SMALL = [(3 + n % 5, 4) for n in range(20)]
 LARGE = [(12 + n % 20, 15) for n in range(120)]
@@ -34,14 +30,14 @@ def words(batches, num_steps):
     return Counter(int(len(source) > 10) for source, _ in read)
 
 
-def mixture(temperature, *weights, window=2):
-    corpora = make_split(SMALL), Split(LARGE, 25, window)
-    return mixed_parts([*zip(corpora, weights, strict=True)], temperature, window)
+def mixture(*weights):
+    corpora = make_split(SMALL), Split(LARGE, 25, 2)
+    return mixed_parts([*zip(corpora, weights, strict=True)], 2)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_an_epoch_reads_each_corpus_as_often_as_its_weight_says(strategy):
-    parts = mixture(None, 3, 1)
+    parts = mixture(3, 1)
     batches = Batches(parts, make_config(batching=strategy), 0)
     assert words(batches, batches.steps_per_epoch) == {0: 60, 1: 120}
     assert parts.content.num_examples == 180
@@ -61,14 +57,9 @@ def corpus(number, size, piece=None):
     return split if piece else split.open(0)
 
 
-def mixture_of(corpora, temperature, strategy, window=4, **config):
+def mixture_of(corpora, strategy, window=4, **config):
     mixed = [(corpus(i, size, piece), w) for i, (size, piece, w) in enumerate(corpora)]
-    parts = mixed_parts(mixed, temperature, window)
-    return Batches(parts, make_config(batching=strategy, **config), 3)
-
-
-def steps_of(batches, num_epochs):
-    return range(sum(batches._windows(epoch)[-1].end for epoch in range(num_epochs)))
+    return Batches(mixed_parts(mixed, window), make_config(batching=strategy, **config), 3)
 
 
 MIXTURES = {  # the number of pairs, the size of pieces and the weight of each corpus
@@ -83,30 +74,31 @@ MIXTURES = {  # the number of pairs, the size of pieces and the weight of each c
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("temperature", thorough_after(2, [None, 5.0, 1.0, 20.0]))
 @pytest.mark.parametrize("name", MIXTURES)
-def test_every_step_reads_each_corpus_in_its_share(name, temperature, strategy):
+def test_every_step_reads_each_corpus_in_its_share(name, strategy):
     corpora = MIXTURES[name]
     bounds = dict.fromkeys(("source_tokens_per_step", "target_tokens_per_step"), 1000)
-    batches = mixture_of(corpora, temperature, strategy, **bounds)
-    sources = [batches(step).inputs for step in steps_of(batches, 2)]
+    batches = mixture_of(corpora, strategy, **bounds)
+    num_steps = batches.steps_per_epoch + batches._windows(1)[-1].end
+    sources = [batches(step).inputs for step in range(num_steps)]
     first_words = [s.tokens[(s.positions == 0) & (s.segments > 0)] for s in sources]
     read = np.array([np.bincount(words // 10_000, minlength=len(corpora)) for words in first_words])
-    shares = np.array([w * n ** (1 / (temperature or 1)) for n, _, w in corpora])
+    shares = np.array([n * weight for n, _, weight in corpora], float)
     shares /= shares.sum()
     # At most three rows more or less: a row has one pair, or about three if it is packed.
     most = 3 if strategy == "bucket" else 9
     assert np.abs(read - shares * read.sum(axis=1, keepdims=True)).max() <= most
-    assert read.sum(axis=0) == pytest.approx(shares * read.sum(), rel=0.02, abs=4)
+    _, times = np.unique(np.concatenate(first_words), return_counts=True)  # of each pair
+    assert times.tolist() == [2 * weight for n, _, weight in corpora for _ in range(n)]
     # The figures of the log and of the rules are those of the pairs that were read.
     figures = batches.parts.content.source
     lengths = np.concatenate([s.positions[s.tokens == EOS_ID] + 1 for s in sources])
-    assert 2 * batches.parts.content.num_examples == pytest.approx(len(lengths), rel=0.02)
-    assert 2 * figures.total == pytest.approx(lengths.sum(), rel=0.02)
-    assert 2 * figures.squares == pytest.approx((lengths**2).sum(), rel=0.02)
+    assert 2 * batches.parts.content.num_examples == len(lengths)
+    assert 2 * figures.total == lengths.sum()
+    assert 2 * figures.squares == (lengths**2).sum()
     first = sources[: batches.steps_per_epoch]
     padding = np.concatenate([s.segments.ravel() == 0 for s in first]).mean()
-    assert batches.padding_waste["source"] == pytest.approx(padding, abs=0.02)
+    assert batches.padding_waste["source"] == pytest.approx(padding)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -116,46 +108,20 @@ def test_every_step_reads_each_corpus_in_its_share(name, temperature, strategy):
         min_size=1,
         max_size=4,
     ),
-    temperature=st.none() | st.floats(1, 1000),
     window=st.integers(1, 3),
 )
 @settings(max_examples=12)
-def test_corpora_smaller_than_a_batch_are_read(strategy, corpora, temperature, window):
-    batches = mixture_of(corpora, temperature, strategy, window)
+def test_corpora_smaller_than_a_batch_are_read(strategy, corpora, window):
+    batches = mixture_of(corpora, strategy, window)
     for step in range(batches.steps_per_epoch + 2):
         assert batches(step).inputs.segments.any()
     assert 0 <= corpus_figures(batches).padding < 1
 
 
-@pytest.mark.parametrize("temperature", [None, 3.0])
-def test_a_mixture_without_padding_has_figures(temperature):
-    """The first epoch has fewer rows than the mean of epochs, and so less room."""
-    mixed = [(make_split([(8, 8)] * n), 1) for n in (59, 41)]
-    config = make_config(source_tokens_per_step=64, target_tokens_per_step=40, max_length=8)
-    batches = Batches(mixed_parts(mixed, temperature, 2), config, 0)
-    assert batches.padding_waste == {"source": 0, "target": 0}
-    assert corpus_figures(batches).padding == 0
-
-
-@pytest.mark.parametrize("temperature", [1.0, 3.0, 50.0])
-def test_no_pair_of_a_corpus_is_read_much_more_than_another(temperature):
-    """The large corpus is read pair by pair; the small one in orders that have each pair often."""
-    parts = mixture(temperature, 1, 1)
-    batches, read = Batches(parts, make_config(), 0), Counter[Any]()
-    for step in steps_of(batches, 3):
-        read.update(pairs_in(batches(step)))
-    counts = [[n for (source, _), n in read.items() if (len(source) > 10) == x] for x in (0, 1)]
-    shares = np.array([20.0, 120.0]) ** (1 / temperature)
-    for size, share, own in zip((20, 120), shares / shares.sum(), counts, strict=True):
-        times = 140 * share / size  # in an epoch
-        assert sum(own) == pytest.approx(3 * times * size, abs=3)
-        assert max(own) - min(own) <= max(1, int(times))
-
-
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("name", ["three", "shards-and-shards"])
 def test_the_rows_of_a_mixture_are_the_same_on_any_number_of_hosts(name, strategy):
-    running, resumed = (mixture_of(MIXTURES[name], 5.0, strategy) for _ in range(2))
+    running, resumed = (mixture_of(MIXTURES[name], strategy) for _ in range(2))
     for hosts, step in ((1, 0), (2, 5), (3, 50), (8, 3 * running.steps_per_epoch + 1)):
         whole = running(step)
         assert running.shape(step) in running.shapes
@@ -165,26 +131,18 @@ def test_the_rows_of_a_mixture_are_the_same_on_any_number_of_hosts(name, strateg
         assert_same(jax.tree.map(lambda x, y: x[: len(y)], joined, whole), whole)
 
 
-@pytest.mark.parametrize("temperature", [None, 3.0])
-def test_a_corpus_without_examples_changes_no_batch(temperature):
+def test_a_corpus_without_examples_changes_no_batch():
     mixed = [(make_split(SMALL), 1), (make_split([]), 1), (Split(LARGE, 25, 2), 1)]
-    found = Batches(mixed_parts(mixed, temperature, 2), make_config(), 0)
-    expected = Batches(mixture(temperature, 1, 1), make_config(), 0)
+    found = Batches(mixed_parts(mixed, 2), make_config(), 0)
+    expected = Batches(mixture(1, 1), make_config(), 0)
     for step in range(expected.steps_per_epoch):
         assert_same(found(step), expected(step))
     with pytest.raises(UserError, match="no pairs are left"):
-        Batches(mixed_parts(mixed[1:2] * 2, temperature, 2), make_config(), 0)
+        Batches(mixed_parts(mixed[1:2] * 2, 2), make_config(), 0)
 
 
 def test_a_batch_has_room_for_the_labels_of_every_corpus():
     of_words = [Labelled([5] * n, [(place, 0) for place in range(n)]) for n in (2, 17)]
     corpora = [LabelledText.of([one] * 4, {}) for one in of_words]
-    parts = mixed_parts([(one, 1) for one in corpora], 2.0, 2)
+    parts = mixed_parts([(one, 1) for one in corpora], 2)
     assert parts.shape(BatchShape(4, 32, 32), 1) == (4, 32, 17)
-
-
-def test_a_temperature_of_one_corpus_is_refused():
-    with pytest.raises(UserError, match=r"mixture_temperature=5\.0 has no effect on one corpus"):
-        open_corpus(DataConfig(mixture_temperature=5.0))
-    with pytest.raises(UserError, match=r"mixture_temperature=0\.5"):
-        DataConfig(mixture_temperature=0.5)

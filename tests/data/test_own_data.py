@@ -155,15 +155,13 @@ def test_rows_that_change_are_refused():
         own.lines("train")
 
 
-def test_dev_lines_hold_out_pairs_and_a_mixture_is_refused(tmp_path):
+def test_dev_lines_hold_out_pairs(tmp_path):
     place, config = written(tmp_path, "en", "de"), DataConfig(corpus="python:", dev_lines=7)
     own, files = open_corpus(config, PAIRS), open_corpus(dataclasses.replace(config, corpus=place))
     assert [own.lines(x) for x in own.splits] == [files.lines(x) for x in files.splits]
     assert own_corpus(PAIRS, config, "test").splits == ("test",)
     assert own_corpus(PAIRS, config, "dev").lines("dev") == own.lines("dev")
     assert len(own_corpus({"dev": PAIRS}, config).lines("dev")[0]) == len(PAIRS)
-    with refused("data.mixture_temperature=2.0 has no effect on one corpus, python:"):
-        open_corpus(DataConfig(corpus="python:", mixture_temperature=2.0), PAIRS)
 
 
 KILLED = """

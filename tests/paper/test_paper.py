@@ -102,7 +102,7 @@ _NOT_STATED = {
             share_source_embedding source_vocab_size start_token compute_dtype
         """,
         "data": """
-            task fields window mixture_temperature documents text_rows masked_share
+            task fields window documents text_rows masked_share
             protected_tokens max_length dev_lines cache_dir prefetch
         """,
         "training": """

@@ -142,8 +142,8 @@ class PreparedPieces(parts.Parts):
             sum(record["num_read"] for record in self.record["shards"]),
             dict(skipped),
             sum(piece["num_examples"] for piece in pieces),
-            rows.Lengths.combined((rows.Lengths(*piece["source"]), 1) for piece in pieces),
-            rows.Lengths.combined((rows.Lengths(*piece["target"]), 1) for piece in pieces),
+            rows.Lengths.combined(rows.Lengths(*piece["source"]) for piece in pieces),
+            rows.Lengths.combined(rows.Lengths(*piece["target"]) for piece in pieces),
         )
 
     def __len__(self) -> int:
