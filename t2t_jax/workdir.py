@@ -17,7 +17,6 @@ W/scores.jsonl         scores of commands such as `t2t-jax evaluate`, one evalua
 W/model.safetensors    parameters of a saved or exported run; see `saved_model`
 """
 
-import json
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -387,14 +386,6 @@ def become_ordinary(workdir: Path) -> None:
     if is_main() and (workdir / PARAMETERS).is_file():
         for name in (SUMS, CARD, PARAMETERS):  # parameters last: a killed process can repeat this
             (workdir / name).unlink(missing_ok=True)
-
-
-def claim_for_import(workdir: Path, config: Config, vocabulary: Vocabulary, source: Record) -> None:
-    """Write the config, vocabulary and `source` (where it came from) of an imported model."""
-    write_whole(workdir / CONFIG, config.to_json().encode())
-    keep_registered(config, workdir)
-    write_whole(workdir / IMPORTED, f"{json.dumps(source, indent=2)}\n".encode())
-    write_vocabulary(workdir, vocabulary)
 
 
 def write_vocabulary(workdir: Path, vocabulary: Vocabulary) -> None:
