@@ -69,19 +69,23 @@ The example needs `pip install transformers torch`.
 """
 
 
-def _name_pairs(model: ModelConfig) -> Iterator[places.NamePair]:
-    """Yield the t2t_jax and GPT-2 names of all parameters except embedding and fused Q, K and V."""
-    yield places.NamePair("target_position", "transformer.wpe.weight")
+def _name_pairs(model: ModelConfig, prefix: str) -> Iterator[places.NamePair]:
+    """Yield the t2t_jax and GPT-2 names of all parameters except embedding and fused Q, K and V.
+
+    Args:
+      prefix: prefix of all GPT-2 names.
+    """
+    yield places.NamePair("target_position", f"{prefix}wpe.weight")
     for layer in range(model.stacks[0].num_layers):
-        prefix, hf_prefix = f"decoder.layers.{layer}", f"transformer.h.{layer}"
-        attention, feed_forward = f"{prefix}.self_attention", f"{prefix}.feed_forward"
+        name, hf_name = f"decoder.layers.{layer}", f"{prefix}h.{layer}"
+        attention, feed_forward = f"{name}.self_attention", f"{name}.feed_forward"
         # The `Conv1D` layers of GPT-2 store [in, out], as t2t_jax does.
-        yield from places.linear_pairs(attention, "O", f"{hf_prefix}.attn.c_proj", False)
-        yield from places.norm_pairs(f"{attention}.norm", f"{hf_prefix}.ln_1")
-        yield from places.linear_pairs(feed_forward, "1", f"{hf_prefix}.mlp.c_fc", False)
-        yield from places.linear_pairs(feed_forward, "2", f"{hf_prefix}.mlp.c_proj", False)
-        yield from places.norm_pairs(f"{feed_forward}.norm", f"{hf_prefix}.ln_2")
-    yield from places.norm_pairs("decoder.norm", "transformer.ln_f")
+        yield from places.linear_pairs(attention, "O", f"{hf_name}.attn.c_proj", False)
+        yield from places.norm_pairs(f"{attention}.norm", f"{hf_name}.ln_1")
+        yield from places.linear_pairs(feed_forward, "1", f"{hf_name}.mlp.c_fc", False)
+        yield from places.linear_pairs(feed_forward, "2", f"{hf_name}.mlp.c_proj", False)
+        yield from places.norm_pairs(f"{feed_forward}.norm", f"{hf_name}.ln_2")
+    yield from places.norm_pairs("decoder.norm", f"{prefix}ln_f")
 
 
 def read(path: Path) -> portable.PortableModel:
@@ -89,13 +93,9 @@ def read(path: Path) -> portable.PortableModel:
     hf_config = pretrained.read_pretrained_config(path, "gpt2", _FIELDS, _EXTRA_TYPES, _FIXED)
     vocabulary = _read_vocabulary(path, hf_config)
     config = _convert_config(path, hf_config, vocabulary)
-    tensors = pretrained.read_tensors(path, _spellings)
+    tensors = pretrained.read_tensors(path)
     arrays = dict(_import_arrays(tensors, config.model, vocabulary))
     return portable.PortableModel(config, vocabulary, arrays, ())
-
-
-def _spellings(name: str) -> tuple[str, ...]:
-    return name, name.removeprefix("transformer.")
 
 
 def _read_vocabulary(path: Path, hf_config: Record) -> PretrainedVocabulary:
@@ -145,17 +145,18 @@ def _import_arrays(
     tensors: places.Tensors, model: ModelConfig, vocabulary: PretrainedVocabulary
 ) -> places.NamedArrays:
     file_ids, width = np.array(vocabulary.order), model.d_model
-    yield "embedding", tensors.take_rows("transformer.wte.weight", file_ids, width)
+    prefix = tensors.prefix("transformer.")
+    yield "embedding", tensors.take_rows(f"{prefix}wte.weight", file_ids, width)
     yield "output_bias", np.where(file_ids != places.NONE, np.float32(0), np.float32(_PADDING_BIAS))
     for layer in range(model.stacks[0].num_layers):
         for kind, hf_kind, *in_width in (("W", "weight", width), ("b", "bias")):
-            name = f"transformer.h.{layer}.attn.c_attn.{hf_kind}"
+            name = f"{prefix}h.{layer}.attn.c_attn.{hf_kind}"
             fused_qkv = tensors.take(name, *in_width, 3 * width)  # Q, K and V side by side
             for letter, array in zip("QKV", np.split(fused_qkv, 3, axis=-1), strict=True):
                 yield f"decoder.layers.{layer}.self_attention.{kind}_{letter}", array.copy()
-    for pair in _name_pairs(model):
+    for pair in _name_pairs(model, prefix):
         yield pair.name, pair.import_array(tensors)
-    tensors.take_copy("lm_head.weight", tensors.take("transformer.wte.weight"))
+    tensors.take_copy("lm_head.weight", tensors.take(f"{prefix}wte.weight"))
     tensors.finish(_MASKS)
 
 
@@ -207,5 +208,5 @@ def _export_arrays(arrays: Arrays, model: ModelConfig, file_ids: np.ndarray) -> 
         for kind, hf_kind in (("W", "weight"), ("b", "bias")):
             matrices = [arrays[f"{prefix}.{kind}_{letter}"] for letter in "QKV"]
             yield f"transformer.h.{layer}.attn.c_attn.{hf_kind}", np.concatenate(matrices, axis=-1)
-    for pair in _name_pairs(model):
+    for pair in _name_pairs(model, "transformer."):
         yield pair.hf_name, arrays[pair.name]

@@ -5,7 +5,7 @@ masks. t2t_jax computes these constants itself, so `finish` refuses constants wi
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -54,15 +54,6 @@ def reorder_rows(array: Float32[np.ndarray, "..."], old_ids: Order) -> Float32[n
 
 _DTYPES = ("float64", "float32", "float16", "bfloat16")
 
-Spellings: TypeAlias = Callable[[str], Iterable[str]]
-"""A function from the usual name of an array to all names that the array may have in a file."""
-
-
-def single_spelling(name: str) -> tuple[str, ...]:
-    """Return `(name,)`: an array has only one possible name in a file."""
-    return (name,)
-
-
 Constants: TypeAlias = Mapping[str, Sequence[Callable[..., Any]]]
 """The constants that a file may store. A key is a pattern of array names; the values are the
 formulas that such an array may follow. A formula maps the lengths of the axes to an array."""
@@ -71,22 +62,19 @@ formulas that such an array may follow. A formula maps the lengths of the axes t
 class Tensors:
     """The arrays of a model file. An import takes each array by name, then calls `finish`."""
 
-    def __init__(
-        self, file: Path, arrays: Mapping[str, np.ndarray], spellings: Spellings = single_spelling
-    ) -> None:
-        """Wrap the arrays of a file, by name.
-
-        Args:
-          spellings: returns the possible names of an array.
-        """
+    def __init__(self, file: Path, arrays: Mapping[str, np.ndarray]) -> None:
+        """Wrap the arrays of a file, by name."""
         self.file = file
         self._arrays = arrays
         self._unread = set(arrays)
-        self._spellings = spellings
 
     def __contains__(self, name: str) -> bool:
-        """Return whether the file has an array with any spelling of a name."""
-        return any(spelling in self._arrays for spelling in self._spellings(name))
+        """Return whether the file has an array."""
+        return name in self._arrays
+
+    def prefix(self, optional: str) -> str:
+        """Return an optional prefix of names if the file uses it, or else ""."""
+        return optional if any(name.startswith(optional) for name in self._arrays) else ""
 
     def take(self, name: str, *shape: int | None) -> Float32[np.ndarray, "..."]:
         """Return an array in float32, and mark it as read.
@@ -97,14 +85,13 @@ class Tensors:
         Raises:
           UserError: the array is missing, not finite, or has another shape or kind of dtype.
         """
-        spellings = [spelling for spelling in self._spellings(name) if spelling in self._arrays]
-        if not spellings:
+        if name not in self:
             raise UserError(
                 f"{self.file} has no array {name}, but its options require the array; the file is "
                 "damaged, or belongs to another kind of model"
             )
-        self._unread.discard(spellings[0])
-        array = self._arrays[spellings[0]]
+        self._unread.discard(name)
+        array = self._arrays[name]
         if array.dtype.name not in _DTYPES:
             raise UserError(
                 f"{self.file} has the dtype {array.dtype} in the array {name}; import the "
@@ -216,7 +203,7 @@ def linear_pairs(name: str, letter: str, hf_name: str, transposed: bool = True) 
     yield NamePair(f"{name}.b_{letter}", f"{hf_name}.bias")
 
 
-def encoder_decoder_pairs(model: ModelConfig, prefix: str = "") -> NamePairs:
+def encoder_decoder_pairs(model: ModelConfig, prefix: str) -> NamePairs:
     """Yield the t2t_jax and transformers names of layers and norms in Marian, M2M100, mBART, BART.
 
     Args:

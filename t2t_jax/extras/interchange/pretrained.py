@@ -17,7 +17,7 @@ from safetensors.numpy import save
 from t2t_jax.config import Config, ModelConfig
 from t2t_jax.errors import UserError, quote, warn
 from t2t_jax.extras.interchange import formats, model_files
-from t2t_jax.extras.interchange.places import Spellings, Tensors, single_spelling
+from t2t_jax.extras.interchange.places import Tensors
 from t2t_jax.modules.names import Arrays
 from t2t_jax.system import safetensors_file
 from t2t_jax.system.records import Record, schema
@@ -142,12 +142,8 @@ def refuse_other_options(file: Path, hf_config: Record, expected: Mapping[str, o
             )
 
 
-def read_tensors(path: Path, spellings: Spellings = single_spelling) -> Tensors:
-    """Read the tensors in a model directory, from one file or several shards.
-
-    Args:
-      spellings: returns the possible names of an array.
-    """
+def read_tensors(path: Path) -> Tensors:
+    """Read the tensors in a model directory, from one file or several shards."""
     readers = {
         "model.safetensors": lambda file: safetensors_file.read_safetensors(file)[0],
         "pytorch_model.bin": model_files.read_torch_file,
@@ -155,9 +151,9 @@ def read_tensors(path: Path, spellings: Spellings = single_spelling) -> Tensors:
     for name, read in readers.items():
         file, index = path / name, path / f"{name}.index.json"
         if file.exists():
-            return Tensors(file, read(file), spellings)
+            return Tensors(file, read(file))
         if index.exists():
-            return Tensors(index, _unshard(index, read), spellings)
+            return Tensors(index, _unshard(index, read))
     raise UserError(f"{path} has neither model.safetensors nor pytorch_model.bin")
 
 

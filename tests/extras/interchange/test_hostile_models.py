@@ -80,7 +80,7 @@ def test_no_value_of_a_field_is_more_than_one_line(kind, file, tmp_path):
         ("gpt2", {"layer_norm_epsilon": [1e-12]}, r"got `array` - at `\$\.layer_norm_epsilon`"),
         ("gpt2", {"n_inner": "64"}, r"Expected `int \| null`, got `str` - at `\$\.n_inner`"),
         ("gpt2", {"attn_pdrop": float("nan")}, r"Expected `float` >= 0.0 - at `\$\.attn_pdrop`"),
-        ("nllb", {"d_model": 64}, r"encoder\.embed_tokens\.weight of shape"),
+        ("nllb", {"d_model": 64}, r"model\.shared\.weight of shape"),
         ("shared", {"d_model": "32"}, r"Expected `int`, got `str` - at `\$\.d_model`"),
         ("shared", {"dropout": None}, r"Expected `float`, got `null` - at `\$\.dropout`"),
         ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "only False"),

@@ -8,7 +8,7 @@ Imported entries get new ids: padding 0, end of sentence 1, and 2 for the token 
 target, or else for `<s>`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NotRequired
@@ -30,8 +30,10 @@ from t2t_jax.system.records import Record, schema
 SHARED, BIAS = "shared.weight", "final_logits_bias"
 _START, _FORCED = "decoder_start_token_id", "forced_bos_token_id"
 _TOKENS = dict.fromkeys((_START, _FORCED, "bos_token_id"), NotRequired[model_files.ID | None])
-_EMBEDDING = "encoder.embed_tokens.weight"
-_COPIES = "decoder.embed_tokens.weight", "decoder.output_projection.weight"
+_COPIES = (
+    *("encoder.embed_tokens.weight", "decoder.embed_tokens.weight"),
+    "decoder.output_projection.weight",
+)
 """Names under which a file may repeat the shared embedding matrix."""
 RESERVED_ROWS = 2
 """The unused first rows of a learned position table: positions start after padding's id, 1."""
@@ -150,7 +152,7 @@ class Seq2SeqFormat:
             **dict(zip(language_fields, languages, strict=False)),
         }
         config = pretrained.config_from_hf(path, hf_config, self.fields, changes)
-        arrays = _arrays(pretrained.read_tensors(path, _spellings), self, config, hf_ids)
+        arrays = _arrays(pretrained.read_tensors(path), self, config, hf_ids)
         if self.has_table:
             length = len(arrays["target_position"])
             pretrained.refuse_other_options(
@@ -175,16 +177,6 @@ class Seq2SeqFormat:
 M2M100 = Seq2SeqFormat("m2m_100", "M2M100ForConditionalGeneration", "pre", has_table=False)
 MBART = Seq2SeqFormat("mbart", "MBartForConditionalGeneration", "pre", starts_with_end=False)
 BART = Seq2SeqFormat("bart", "BartForConditionalGeneration", "post", has_languages=False)
-
-
-def _spellings(name: str) -> Iterator[str]:
-    yield f"model.{name}"
-    yield name
-    if name == "decoder.output_projection.weight":
-        yield "lm_head.weight"
-    if name in (_EMBEDDING, *_COPIES):
-        yield f"model.{SHARED}"
-        yield SHARED
 
 
 def _languages(
@@ -242,9 +234,10 @@ def _vocabulary(
 def _arrays(
     tensors: places.Tensors, form: Seq2SeqFormat, config: Config, hf_ids: places.Order
 ) -> Arrays:
-    width, size = config.model.d_model, len(hf_ids)
-    embedding = tensors.take(_EMBEDDING, size, width)
-    for name in (SHARED, *_COPIES):
+    width, size, prefix = config.model.d_model, len(hf_ids), tensors.prefix("model.")
+    names = [*(prefix + name for name in (SHARED, *_COPIES)), "lm_head.weight"]
+    embedding = tensors.take(next(filter(tensors.__contains__, names), names[0]), size, width)
+    for name in names:
         tensors.take_copy(name, embedding)
     arrays = {"embedding": places.reorder_rows(embedding, hf_ids)}
     if form.has_table:
@@ -253,10 +246,10 @@ def _arrays(
             arrays["output_bias"] = places.reorder_rows(tensors.take(BIAS, 1, size)[0], hf_ids)
         length = None
         for side, stack in (("source", "encoder"), ("target", "decoder")):
-            rows = tensors.take(f"{stack}.embed_positions.weight", length, width)
+            rows = tensors.take(f"{prefix}{stack}.embed_positions.weight", length, width)
             arrays[f"{side}_position"] = rows[RESERVED_ROWS:]
             length = len(rows)
-    pairs = places.encoder_decoder_pairs(config.model)
+    pairs = places.encoder_decoder_pairs(config.model, prefix)
     arrays |= {pair.name: pair.import_array(tensors) for pair in pairs}
     tensors.finish(_VERSION if form.has_table else {**_VERSION, _SINUSOIDS: [_sinusoids]})
     return arrays
