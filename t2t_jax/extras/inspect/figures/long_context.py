@@ -35,13 +35,13 @@ def long_context(config: Config, lengths: Sequence[int] = LENGTHS) -> Figure:
     lengths = [n for n in lengths if n <= max_length] or [int(max_length)]
     x = np.array(lengths)
     square_flops, linear_flops = operations(layer_config, x)
-    attention_bytes = 4 * layer_config.model.num_heads * x**2
+    attention_bytes = 4 * layer_config.model.attention.num_maps * x**2
     seconds, temp_bytes = np.array([_measure(layer_config, n) for n in lengths]).T
     figure, (flops_axes, memory_axes, time_axes) = canvas(12, 3.5, 3)
     flops_axes.plot(x, linear_flops / 1e9, color=COLORS[0], label="projections, feed-forward: n d²")
     flops_axes.plot(x, square_flops / 1e9, color=COLORS[1], label="scores, weighted values: n² d")
     flops_axes.set(ylabel="GFLOPs", title="by formula")
-    memory_axes.plot(x, attention_bytes / 2**20, color=COLORS[1], label="attention weights: 4 h n²")
+    memory_axes.plot(x, attention_bytes / 2**20, color=COLORS[1], label="attention weights: 4 m n²")
     memory_axes.plot(x, temp_bytes / 2**20, "o", color="black", label="all temporaries, compiled")
     memory_axes.set(ylabel="MiB", title="memory of one sequence")
     time_axes.plot(x, 1e3 * seconds, "o-", color="black", label="best of 3")
