@@ -8,6 +8,7 @@ from jaxtyping import Float32, Int
 
 from t2t_jax.config import ModelConfig
 from t2t_jax.config.model import Part
+from t2t_jax.errors import UserError, quote
 from t2t_jax.modules.gates import PLACES
 from t2t_jax.modules.names import Arrays
 
@@ -136,7 +137,15 @@ def with_changed_heads(
     Args:
       change: a function of the attention, the layer index and one parameter, split by head. It
         returns the new parameter, split by head.
+
+    Raises:
+      UserError: the kind of attention combines its heads, for example with gates.
     """
+    if model.attention.kind.combines:
+        raise UserError(
+            f"attention heads of the kind {quote(model.attention_kind)} cannot be changed alone, "
+            "because it combines them by its own method; use a model with another attention_kind"
+        )
     new_arrays = dict(arrays)
     for name, array in arrays.items():
         stack, *path = name.split(".")  # such as encoder.layers.0.self_attention.W_Q

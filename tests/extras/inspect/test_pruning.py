@@ -120,12 +120,8 @@ def test_attentions_lose_their_least_important_heads_layer_by_layer():
     assert heads_to_prune(importance, 0.2) == [*encoder, *decoder[:1]]
     assert heads_to_prune(importance, 0.3) == [*encoder, *decoder]
     last = heads_to_prune(importance, 8 / 12)
-    assert last[4:] == [
-        Head("encoder", 0, 1),
-        Head("encoder", 1, 0),
-        Head("cross", 0, 0),
-        Head("cross", 0, 1),
-    ]
+    cross = [Head("cross", 0, 0), Head("cross", 0, 1)]
+    assert last[4:] == [Head("encoder", 0, 1), Head("encoder", 1, 0), *cross]
     with pytest.raises(UserError, match="at most 8 of 12 heads can be removed"):
         heads_to_prune(importance, 0.7)
 
@@ -140,6 +136,14 @@ def test_what_cannot_be_pruned_is_refused():
         Config().replace({"model.cross_heads": 9})
 
 
+@pytest.mark.usefixtures("tables")
+def test_heads_that_their_kind_combines_are_not_pruned():
+    members = {"maps_per_head": 2, "combine": lambda self, heads, *_: heads[:, :, ::2]}
+    t2t_jax.register("attention", "own")(type("Own", (t2t_jax.AttentionKind,), members))
+    with pytest.raises(UserError, match="kind 'own' cannot be changed alone"):
+        remove_heads(portable({"model.attention_kind": "own"}), HEADS)
+
+
 @pytest.mark.thorough
 def test_the_command_writes_a_pruned_run(tmp_path, capsys):
     write_run(portable(OPTIONS["paper"]), tmp_path / "run", {"format": "test"})
@@ -148,8 +152,6 @@ def test_the_command_writes_a_pruned_run(tmp_path, capsys):
     assert main(["heads", str(tmp_path / "run"), *flags]) == 0
     assert "of 32 heads" in " ".join(capsys.readouterr().out.split())
     network = t2t_jax.load(out).config.model
-    left = 2 * network.attention_of("encoder").num_heads
-    left += 3 * (
-        network.attention_of("decoder").num_heads + network.attention_of("cross").num_heads
-    )
+    layers = {"encoder": 2, "decoder": 3, "cross": 3}
+    left = sum(n * network.attention_of(part).num_heads for part, n in layers.items())
     assert 8 <= 32 - left <= 10
