@@ -157,11 +157,15 @@ class GpuHosts:
         ids = [str(number) for number in range(max(self.gpus, 1))]
         return ids if self.one_process_per == "gpu" else [",".join(ids)]
 
-    def check_hosts(self, training: LaunchedTraining, counts: Iterable[int]) -> None:
-        """Refuse host counts that do not fit the mesh of the config."""
+    def check_hosts(self, training: LaunchedTraining, hosts: int, min_hosts: int | None) -> None:
+        """Refuse counts from `min_hosts` (None: `hosts`) to `hosts` that do not fit the mesh."""
         if self.gpus < 0:
             raise UserError(f"--gpus {self.gpus} is negative; 0 trains on the CPU")
-        check_mesh_fits(training, [(n, max(self.gpus, 1)) for n in counts], len(self.devices))
+        fewest = hosts if min_hosts is None else min_hosts
+        if fewest > hosts:
+            raise UserError(f"--min-hosts {fewest} is more than the {hosts} of --hosts; lower it")
+        counts = [(n, max(self.gpus, 1)) for n in range(fewest, hosts + 1)]
+        check_mesh_fits(training, counts, len(self.devices))
 
     def script(self, train: str, *, host: str, hosts: str, first_host: str) -> str:
         """Return the shell script that starts and stops the processes of one host.
@@ -172,13 +176,6 @@ class GpuHosts:
         devices = " ".join(f"'{ids}'" if "," in ids else ids for ids in self.devices)
         values = {"host": host, "hosts": hosts, "first": first_host, "train": train}
         return render_template("host.sh", devices=devices, port=PORT, **values)
-
-
-def fewest_hosts(min_hosts: int | None, hosts: int) -> int:
-    """Return the minimum number of hosts of a job; None means all hosts."""
-    if min_hosts is not None and min_hosts > hosts:
-        raise UserError(f"--min-hosts {min_hosts} is more than the {hosts} of --hosts; lower it")
-    return hosts if min_hosts is None else min_hosts
 
 
 def check_mesh_fits(

@@ -53,10 +53,6 @@ class Slurm(job.GpuHosts, job.TrainJob):
     client: ClassVar[str] = "sbatch"
     shares_files: ClassVar[bool] = True
 
-    @property
-    def _fewest(self) -> int:
-        return job.fewest_hosts(self.min_hosts, self.hosts)
-
     def check(self, training: job.LaunchedTraining) -> None:
         """Refuse flags that Slurm or the mesh does not accept."""
         super().check(training)
@@ -67,7 +63,7 @@ class Slurm(job.GpuHosts, job.TrainJob):
                 f"--time {self.time} is not a Slurm time; give minutes, HOURS:MINUTES:SECONDS or "
                 "DAYS-HOURS, as in 24:00:00"
             )
-        self.check_hosts(training, range(self._fewest, self.hosts + 1))
+        self.check_hosts(training, self.hosts, self.min_hosts)
 
     def check_queue(self, folder: Path) -> None:
         """Refuse a run whose earlier job is still in Slurm's queue."""
@@ -91,18 +87,18 @@ class Slurm(job.GpuHosts, job.TrainJob):
         gpu_options = [f"gpus-per-node={self.gpus}"] if self.gpus else []
         allocation = "--exclusive --mem=0" if self.cpus is None else f"--mincpus={self.cpus}"
         has_all_gpus = self.gpus and self.one_process_per == "host"
-        log_path = path.absolute().with_name("slurm-%j.log")
+        log_path, fewest = path.absolute().with_name("slurm-%j.log"), self.min_hosts or self.hosts
         return self.render(
             training,
             path,
-            nodes="-".join(map(str, sorted({self._fewest, self.hosts}))),
+            nodes="-".join(map(str, sorted({fewest, self.hosts}))),
             share=allocation,
             log=shlex.quote(f"{str(log_path.parent).replace('%', '%%')}/{log_path.name}"),
             options="\n".join(f"#SBATCH --{option}" for option in [*gpu_options, *self.options()]),
             devices=f"export JAX_LOCAL_DEVICE_IDS={self.devices[0]}" if has_all_gpus else "",
             processes=len(self.devices),
             record=shlex.quote(str(log_path.with_name("slurm"))),
-            exclusion=job.exclusion("slurm_exclusion.sh", training, self._fewest),
+            exclusion=job.exclusion("slurm_exclusion.sh", training, fewest),
         )
 
     def command(self, path: Path) -> list[str]:
@@ -139,10 +135,6 @@ class Ssh(job.GpuHosts, job.TrainJob):
     shares_files: ClassVar[bool] = True
     in_foreground: ClassVar[bool] = True
 
-    @property
-    def _fewest(self) -> int:
-        return job.fewest_hosts(self.min_hosts, len(self.hosts))
-
     def check(self, training: job.LaunchedTraining) -> None:
         """Refuse bad host names, or a number of hosts that does not fit the mesh."""
         super().check(training)
@@ -156,11 +148,11 @@ class Ssh(job.GpuHosts, job.TrainJob):
                 raise UserError(
                     f"--hosts {quote(host)} is not NAME or USER@NAME; ports need --option Port=2222"
                 )
-        self.check_hosts(training, range(self._fewest, len(self.hosts) + 1))
+        self.check_hosts(training, len(self.hosts), self.min_hosts)
 
     def text(self, training: job.LaunchedTraining, path: Path) -> str:
         """Return the shell script that trains on all hosts through ssh."""
-        train = self.train_command(training)
+        train, fewest = self.train_command(training), self.min_hosts or len(self.hosts)
         options = [word for option in self.options() for word in ("-o", option)]
         return self.render(
             training,
@@ -168,7 +160,7 @@ class Ssh(job.GpuHosts, job.TrainJob):
             hosts=shlex.join(self.hosts),
             script=self.script(train, host='"$1"', hosts='"$2"', first_host='"$3"'),
             options=shlex.join(options),
-            exclusion=job.exclusion("ssh_exclusion.sh", training, self._fewest),
+            exclusion=job.exclusion("ssh_exclusion.sh", training, fewest),
         )
 
 
@@ -243,7 +235,7 @@ class SkyPilot(job.GpuHosts, job.TrainJob):
     def check(self, training: job.LaunchedTraining) -> None:
         """Refuse a run that does not fit the task's hosts."""
         super().check(training)
-        self.check_hosts(training, [self.hosts])
+        self.check_hosts(training, self.hosts, None)
 
     def text(self, training: job.LaunchedTraining, path: Path) -> str:
         """Return the YAML text of the SkyPilot task."""
@@ -331,7 +323,7 @@ class Kubernetes(job.GpuHosts, job.TrainJob):
         if self.tpu is not None:
             job.check_mesh_fits(training, [(self.slices * self.hosts, self._chips(self.tpu))])
         else:
-            self.check_hosts(training, [self.hosts])
+            self.check_hosts(training, self.hosts, None)
 
     def _chips(self, tpu: str) -> int:
         match = _TPU.fullmatch(tpu)
