@@ -7,7 +7,7 @@ sacreBLEU. IWSLT 2014 has no published sums.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from t2t_jax.errors import UserError, did_you_mean, needs_extra, quote
 
@@ -77,17 +77,12 @@ class Text:
 
     @property
     def name(self) -> str:
-        """Return the name of the text for error messages."""
-        return f"{self.archive.name}:{self.member}" if self.member else self.archive.name
-
-    @property
-    def label(self) -> str:
-        """Return the name of the text, with the language if it is set."""
-        return self.name + (f" ({self.language})" if self.language else "")
+        """Return the name of the text for readers, with the language if it is set."""
+        name = f"{self.archive.name}:{self.member}" if self.member else self.archive.name
+        return f"{name} ({self.language})" if self.language else name
 
 
-@dataclass(frozen=True)
-class ParallelTexts:
+class ParallelTexts(NamedTuple):
     """Two aligned texts: line n of the target translates line n of the source."""
 
     source: Text

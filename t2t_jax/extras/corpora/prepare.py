@@ -130,8 +130,7 @@ def _sha256(archive: catalogue.Archive, path: Path) -> str:
 def archives_of(corpus: catalogue.PublicCorpus) -> list[catalogue.Archive]:
     """List the archives of a corpus without duplicates."""
     parts = chain(corpus.train, *corpus.evaluation.values())
-    texts = (text for part in parts for text in (part.source, part.target))
-    return list(dict.fromkeys(text.archive for text in texts))
+    return list(dict.fromkeys(text.archive for part in parts for text in part))
 
 
 def _complete_counts(
@@ -204,14 +203,13 @@ def _pairs(
     parts: tuple[catalogue.ParallelTexts, ...], directory: Path
 ) -> Iterator[tuple[str, str]]:
     for part in parts:
-        sides = part.source, part.target
-        pairs = zip_longest(*(lines_of(side, directory / _ARCHIVES) for side in sides))
+        pairs = zip_longest(*(lines_of(side, directory / _ARCHIVES) for side in part))
         for num_lines, pair in enumerate(pairs):
             if None in pair:
                 shorter_side = pair.index(None)
                 raise UserError(
-                    f"{sides[shorter_side].name} ends after {num_lines:,} lines, before "
-                    f"{sides[1 - shorter_side].name} does; are these the published archives?"
+                    f"{part[shorter_side].name} ends after {num_lines:,} lines, before "
+                    f"{part[1 - shorter_side].name} does; are these the published archives?"
                 )
             yield pair[0], pair[1]
 
@@ -248,5 +246,5 @@ def _describe(
         lines.append(f"| {archive.name} | {archive.url} | {sha256_sums[archive.name]}{note} |")
     lines += ["", "| split | texts |", "|---|---|"]
     for split, parts in {"train": corpus.train, **corpus.evaluation}.items():
-        lines += [f"| {split} | {part.source.label}, {part.target.label} |" for part in parts]
+        lines += [f"| {split} | {part.source.name}, {part.target.name} |" for part in parts]
     return "\n".join(lines) + "\n"

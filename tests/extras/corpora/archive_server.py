@@ -142,7 +142,7 @@ def _memory():
 def small(corpus):
     """The archives of a corpus with little in them, by name."""
     parts = chain(corpus.train, *corpus.evaluation.values())
-    texts = [text for part in parts for text in (part.source, part.target)]
+    texts = [text for part in parts for text in part]
     files = {}
     for archive in prepare.archives_of(corpus):
         own = [text for text in texts if text.archive == archive]
@@ -172,9 +172,7 @@ def resized(corpus, files):
         return replace(text, archive=replace(text.archive, **known))
 
     def parts(parts):
-        return tuple(
-            replace(part, source=text(part.source), target=text(part.target)) for part in parts
-        )
+        return tuple(type(part)(*map(text, part)) for part in parts)
 
     evaluation = {split: parts(of) for split, of in corpus.evaluation.items()}
     return replace(corpus, train=parts(corpus.train), test_sets=evaluation)

@@ -204,7 +204,7 @@ def test_damaged_and_unaligned_archives_are_named(tmp_path, monkeypatch):
     with pytest.raises(UserError, match=r"commoncrawl\.tgz has no file nothing\.en"):
         list(lines_of(replace(corpus.train[1].source, member="nothing.en"), archives))
     (archives / "short.gz").write_bytes(gzip.compress(b"one\n"))
-    part = replace(corpus.train[1], source=Text(Archive("http://x/short.gz")))
+    part = corpus.train[1]._replace(source=Text(Archive("http://x/short.gz")))
     with pytest.raises(UserError, match=r"short\.gz ends after 1 lines, before .*de-en\.de does"):
         list(prepare._pairs((part,), tmp_path))
 
