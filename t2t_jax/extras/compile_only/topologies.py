@@ -52,7 +52,6 @@ GPU_TARGETS = {
 }
 """GPUs that XLA can compile for, by their names in `--compile-only`."""
 
-_CUDNN = 9, 10, 0
 _TEMPLATE = """\
 gpu_device_info {{
   threads_per_block_limit: 1024
@@ -84,11 +83,11 @@ gpu_device_info {{
   driver_version: "13.0.0"
   runtime_version: "13.0.0"
   compile_time_toolkit_version: "13.0.0"
-  dnn_version: "{cudnn}"
+  dnn_version: "9.10.0"
   device_interconnect_info {{ active_links: {links} }}
 }}
 platform_name: "CUDA"
-dnn_version_info {{ major: {dnn[0]} minor: {dnn[1]} patch: {dnn[2]} }}
+dnn_version_info {{ major: 9 minor: 10 patch: 0 }}
 runtime_version {{ major: 13 minor: 0 patch: 0 }}
 device_description_str: "{kind}"
 """
@@ -191,6 +190,4 @@ def _target_config(target: GpuTarget) -> str:
         **vars(target),
         features="ACCELERATED_FEATURES" if target.capability >= (9, 0) else "NONE",
         optin=target.shared_bytes - (1024 if target.capability >= (8, 0) else 0),
-        dnn=_CUDNN,
-        cudnn=".".join(map(str, _CUDNN)),
     )
