@@ -71,7 +71,8 @@ def model_card(workdir: Path, model: PortableModel, address: str, licence: str) 
     title = address.partition("@")[0].rstrip("/").rpartition("/")[2]
     sections = [section for section in build_report(workdir).sections if section.title in _SECTIONS]
     data, task = config.data, task_of(config.data.corpus, config.data.task)
-    is_translation = data.facts.hub_task == "translation"
+    is_translation, writes_text = data.facts.hub_task == "translation", data.facts.writes_text
+    max_length = f"{config.decoding.max_source_length:,} subwords"
     languages = f" from {data.source_language} to {data.target_language}" * is_translation
     metadata = _metadata(config, model_scores, title, licence)
     card = Template(_text("model_card.md")).substitute(
@@ -82,16 +83,17 @@ def model_card(workdir: Path, model: PortableModel, address: str, licence: str) 
         "implementation of the Transformer (Vaswani et al. 2017).",
         date=time.strftime("%Y-%m-%d", time.gmtime()),
         version=__version__,
-        python=_python_example(config, address),
-        command=_command_example(config, address),
+        address=address,
+        translate='\nprint(model.translate(["A sentence."]))' * writes_text,
+        command=f"{data.facts.commands[0]}{' --workdir' * writes_text}",
         data=_data(config, workdir),
         hardware=_hardware(workdir),
         sections="\n\n".join(section.markdown() for section in sections),
         scored=_scored(scores),
-        limits=_limits(config),
+        limit=f"- Inputs of more than {max_length} are split or rejected.\n" * writes_text,
     )
     corpora = (str(score.get("corpus")) for score in scores)
-    return _without_directories(card, [config.data.corpus, *corpora])
+    return _without_directories(card, [data.corpus, *corpora])
 
 
 def _text(name: str) -> str:
@@ -157,19 +159,6 @@ def _without_directories(text: str, corpora: Iterable[str]) -> str:
     return text
 
 
-def _python_example(config: Config, address: str) -> str:
-    lines = ["import t2t_jax", f'model = t2t_jax.load("{address}")']
-    if config.data.facts.writes_text:
-        lines.append('print(model.translate(["A sentence."]))')
-    return "\n".join(lines)
-
-
-def _command_example(config: Config, address: str) -> str:
-    command = config.data.facts.commands[0]
-    flag = "--workdir " if config.data.facts.writes_text else ""
-    return f"t2t-jax {command} {flag}{address} --input FILE"
-
-
 def _data(config: Config, workdir: Path) -> str:
     corpus, origin = read_fingerprints(workdir).get("corpus"), workdir / IMPORTED
     if origin.is_file():
@@ -206,18 +195,3 @@ def _scored(scores: Sequence[Record]) -> str:
         for score in scores
         if "date" in score
     )
-
-
-def _limits(config: Config) -> str:
-    lines = []
-    if config.data.facts.writes_text:
-        lines.append(
-            f"- Inputs of more than {config.decoding.max_source_length:,} subwords are split or "
-            "rejected."
-        )
-    lines += [
-        "- The model repeats errors and biases of its training data. It was evaluated only by the "
-        "scores above.",
-        "- Outputs may be fluent but wrong. Have a person check important outputs.",
-    ]
-    return "\n".join(lines)
