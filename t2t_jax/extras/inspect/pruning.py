@@ -10,7 +10,7 @@ import numpy as np
 from t2t_jax.config.model import PARTS, Part
 from t2t_jax.errors import UserError
 from t2t_jax.extras.inspect.heads import Head, all_heads
-from t2t_jax.extras.interchange import portable, rewriting, runs
+from t2t_jax.extras.interchange import portable, rewriting, run
 from t2t_jax.modules.gates import HeadGates
 
 
@@ -53,11 +53,7 @@ def remove_heads(model: portable.PortableModel, heads: list[Head]) -> portable.P
         removed_heads[name, layer].append(head)
     fields = {}
     for name in PARTS:
-        stack = model_config.stacks[0 if name == "encoder" else 1]
-        counts = {len(removed_heads[name, layer]) for layer in range(stack.num_layers)}
-        if len(counts) != 1:
-            raise UserError(f"the layers of {name} attention would have different numbers of heads")
-        if num_removed := counts.pop():
+        if num_removed := len(removed_heads[name, 0]):
             fields[f"model.{name}_heads"] = model_config.attention_of(name).num_heads - num_removed
     config = model.config.replace(fields)
 
@@ -78,4 +74,4 @@ def prune_run(workdir: Path, out: Path, heads: list[Head], **options: int | str 
     model = portable.portable_model(workdir, **options)  # type: ignore[arg-type]
     names = [f"{name} {layer + 1}:{head + 1}" for name, layer, head in sorted(heads)]
     origin = {"format": "pruned", "path": str(workdir), "heads": names}
-    runs.write_run(remove_heads(model, heads), out, origin)
+    run.write_run(remove_heads(model, heads), out, origin)

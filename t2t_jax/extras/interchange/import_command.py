@@ -42,7 +42,7 @@ class ImportCommand:
 
     def run(self) -> int:
         """Import the model into a new run directory, and return exit code 0."""
-        from t2t_jax.extras.interchange.runs import write_run
+        from t2t_jax.extras.interchange.run import write_run
 
         formats.check_format(self.format, formats.readable())
         options = {name: getattr(self, name) for name in formats.FORMATS[self.format].options}

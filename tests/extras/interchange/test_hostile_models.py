@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 
 from t2t_jax import UserError
 from t2t_jax.extras.interchange.formats import read_model, write_model
-from t2t_jax.extras.interchange.runs import write_run
+from t2t_jax.extras.interchange.run import write_run
 from tests.extras.interchange.models import (
     MODELS,
     altered_json,

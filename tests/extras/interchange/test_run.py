@@ -17,7 +17,7 @@ from t2t_jax import MeshConfig, UserError
 from t2t_jax.__main__ import main
 from t2t_jax.data.corpus import Corpus
 from t2t_jax.data.vocabularies.learning import train_vocabulary
-from t2t_jax.extras.interchange.runs import write_run
+from t2t_jax.extras.interchange.run import write_run
 from t2t_jax.modules.models import make_model
 from t2t_jax.parallel.mesh import make_mesh
 from t2t_jax.run.start import initial_run, initial_state

@@ -11,7 +11,7 @@ import t2t_jax
 from t2t_jax import UserError
 from t2t_jax.__main__ import main
 from t2t_jax.extras.interchange.formats import read_model, write_model
-from t2t_jax.extras.interchange.runs import write_run
+from t2t_jax.extras.interchange.run import write_run
 from t2t_jax.tasks.language_modelling import generate
 from t2t_jax.workdir import check_workdir
 from tests.extras.interchange.models import OPTIONS, portable, real_pairs, translator_of

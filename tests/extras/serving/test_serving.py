@@ -20,7 +20,7 @@ from t2t_jax.decoding.open_search import Limits
 from t2t_jax.decoding.row_group import RowGroup
 from t2t_jax.errors import UserError
 from t2t_jax.extras.interchange.formats import read_model
-from t2t_jax.extras.interchange.runs import write_run
+from t2t_jax.extras.interchange.run import write_run
 from t2t_jax.extras.serving import server
 from t2t_jax.extras.serving.engine import Engine, split_sentences
 from t2t_jax.extras.serving.server import Application

@@ -3,6 +3,7 @@
 import shutil
 import tempfile
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from t2t_jax.errors import UserError
@@ -92,14 +93,14 @@ def _fill(command: PublishCommand, source: Path, licence: str | None, directory:
             )
         sums.check_sums(source, NEEDED_FILES)
         _copy((source / name for name in RUN_FILES), directory)
+        sums.write_sums(directory)
     else:
         model = portable_model(
             source, average=command.average, step=command.step, parallel=command.parallel
         )
-        small_form.write_without_sums(model, directory, command.dtype or "float32")
         card = model_card(source, model, command.destination, licence)
-        (directory / CARD).write_text(card, encoding="utf-8")
-    sums.write_sums(directory)
+        model = replace(model, records={**model.records, CARD: card.encode()})
+        small_form.write(model, directory, command.dtype or "float32")
 
 
 def _copy_state(source: Path, directory: Path) -> None:
