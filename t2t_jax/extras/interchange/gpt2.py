@@ -116,7 +116,8 @@ def _read_vocabulary(path: Path, hf_config: Record) -> PretrainedVocabulary:
         raise UserError(f"{file} has no end-of-text token; set eos_token_id in config.json")
     _, file_ids = places.new_order(model_files.pieces_by_id(file, ids, size), [places.NONE, eos_id])
     with model_files.naming_file(file):
-        return pretrained_vocabulary(model_files.read_text(file), file_ids.tolist(), unknown=1)
+        text = model_files.read_bytes(file).decode()
+        return pretrained_vocabulary(text, file_ids.tolist(), unknown=1)
 
 
 def _convert_config(path: Path, hf_config: Record, vocabulary: Vocabulary) -> Config:

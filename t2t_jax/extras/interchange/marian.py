@@ -25,15 +25,9 @@ from t2t_jax.config.model import PARTS
 from t2t_jax.data.vocabularies.shared import SharedVocabulary
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
-from t2t_jax.extras.interchange import (
-    generation,
-    model_files,
-    places,
-    portable,
-    pretrained,
-    rewriting,
-)
+from t2t_jax.extras.interchange import generation, model_files, places, pretrained, rewriting
 from t2t_jax.extras.interchange.carried import SEARCH, Carried, any_value, fields_of_transformers
+from t2t_jax.extras.interchange.portable import PortableModel
 from t2t_jax.extras.interchange.vocabularies.paired import PairedVocabulary, paired_vocabulary
 from t2t_jax.functional.position import sinusoidal_positions, tensor2tensor_sinusoids
 from t2t_jax.modules.models import start_id
@@ -60,7 +54,7 @@ _COPIES = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weigh
 """The names of optional copies of the shared embedding matrix."""
 
 
-def read(path: Path, *, positions: Positions = "huggingface") -> portable.PortableModel:
+def read(path: Path, *, positions: Positions = "huggingface") -> PortableModel:
     """Read a Marian model from a directory that `save_pretrained` wrote.
 
     Args:
@@ -80,7 +74,7 @@ def read(path: Path, *, positions: Positions = "huggingface") -> portable.Portab
             raise UserError(
                 f"{tensors.file} has tensors whose sizes disagree with config.json: {error}"
             ) from error
-    model = portable.PortableModel(config, vocabulary, arrays, ())
+    model = PortableModel(config, vocabulary, arrays, ())
     return generation.with_hf_search(model, path, hf_config, id_tables[1].tolist())
 
 
@@ -167,16 +161,14 @@ def _convert_config(
     return pretrained.config_from_hf(path, hf_config, _FIELDS, changes)
 
 
-def _languages(file: Path) -> dict[str, str]:
+def _languages(file: Path) -> dict[str, Any]:
     """Return the config fields for the two languages in tokenizer_config.json, or {}."""
     if not file.exists():
         return {}
     settings = model_files.read_json(file, Record)
-    source, target = settings.get("source_lang"), settings.get("target_lang")
-    names = [name for name in (source, target) if isinstance(name, str) and name]
-    if len(names) < 2 or source == target:
-        return {}
-    return {"data.source_language": names[0], "data.target_language": names[1]}
+    names = {f"data.{side}_language": settings.get(f"{side}_lang") for side in ("source", "target")}
+    is_pair = all(isinstance(name, str) and name for name in names.values())
+    return names if is_pair and len({*names.values()}) == 2 else {}
 
 
 _README = """\
@@ -218,7 +210,7 @@ def carried(config: Config) -> Carried:
     }
 
 
-def write(model: portable.PortableModel, directory: Path) -> None:
+def write(model: PortableModel, directory: Path) -> None:
     """Write a model to a directory as a Marian model of transformers."""
     config, size = model.config, len(model.vocabulary)
     # transformers has one padding id, which cannot be the last id of two vocabularies.
@@ -252,7 +244,7 @@ def model_config(config: Config, vocab_size: int, first_id: int = 0) -> dict[str
     }
 
 
-def _write_tokenizer(model: portable.PortableModel, directory: Path, first_id: int) -> None:
+def _write_tokenizer(model: PortableModel, directory: Path, first_id: int) -> None:
     """Write the files of a `MarianTokenizer` of transformers.
 
     Args:
@@ -287,7 +279,7 @@ def _pieces(vocabulary: Vocabulary) -> list[list[str]]:
     return [sources] if sources == targets else [sources, targets]
 
 
-def _export_arrays(model: portable.PortableModel, first_id: int) -> places.NamedArrays:
+def _export_arrays(model: PortableModel, first_id: int) -> places.NamedArrays:
     """Yield the parameters of a `MarianMTModel` of transformers.
 
     Args:

@@ -58,14 +58,6 @@ def read_bytes(path: Path) -> bytes:
         raise UserError(f"{problem}; {way_out_of(error)}") from error
 
 
-def read_text(path: Path) -> str:
-    """Return the text of a settings or vocabulary file in UTF-8."""
-    try:
-        return read_bytes(path).decode()
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8; copy it again from the original model") from error
-
-
 def read_json(path: Path, schema: Schema) -> Record:
     """Read a JSON object from a file, and check it against a schema."""
     content = read_bytes(path)

@@ -26,8 +26,12 @@ from t2t_jax.version import removed_feature
 ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu", "silu": "silu"}
 """The transformers name of each activation, by t2t_jax name."""
 _FROM_HF = {hf_name: name for name, hf_name in ACTIVATIONS.items()} | {"swish": "silu"}
-_ALIASES = {"d_model": "hidden_size", "num_heads": "num_attention_heads"}
-"""Alternative transformers names of two fields, by t2t_jax name."""
+_ALIASES = {
+    "hidden_size": "d_model",
+    **dict.fromkeys(("num_attention_heads", "decoder_attention_heads"), "num_heads"),
+    "decoder_ffn_dim": "d_ff",
+}
+"""The t2t_jax field of other transformers names, which must have the value of the field."""
 _INDEX = schema({"weight_map": dict[str, str]})
 
 
@@ -70,7 +74,7 @@ def read_pretrained_config(
     optional = {name: spec.kind for name, spec in fields.items() if spec.default is not None}
     hf_config = model_files.read_json(file, schema({**required, **types}, optional))
     values_by_field = {spec.field: hf_config.get(name) for name, spec in fields.items()}
-    aliases = {hf_name: values_by_field[name] for name, hf_name in _ALIASES.items()}
+    aliases = {hf_name: values_by_field.get(name) for hf_name, name in _ALIASES.items()}
     refuse_other_options(file, hf_config, {**aliases, **fixed})
     # t2t_jax has one dropout rate outside of attention, for embeddings and sub-layers.
     dropout = hf_config.get("resid_pdrop", 0.1)
@@ -124,12 +128,8 @@ def read_encoder_decoder_config(
         "max_position_embeddings": NotRequired[model_files.SIZE],
         **types,
     }
-    hf_config = read_pretrained_config(path, kind, fields, types, fixed)
-    sizes = "attention_heads", "ffn_dim"
-    expected = {f"decoder_{name}": hf_config[f"encoder_{name}"] for name in sizes}
-    expected |= {"is_encoder_decoder": True, "is_decoder": False}
-    refuse_other_options(path / "config.json", hf_config, expected)
-    return hf_config
+    fixed = {"is_encoder_decoder": True, "is_decoder": False, **fixed}
+    return read_pretrained_config(path, kind, fields, types, fixed)
 
 
 def refuse_other_options(file: Path, hf_config: Record, expected: Mapping[str, object]) -> None:

@@ -30,11 +30,6 @@ from t2t_jax.system.records import Record, schema
 SHARED, BIAS = "shared.weight", "final_logits_bias"
 _START, _FORCED = "decoder_start_token_id", "forced_bos_token_id"
 _TOKENS = dict.fromkeys((_START, _FORCED, "bos_token_id"), NotRequired[model_files.ID | None])
-_COPIES = (
-    *("encoder.embed_tokens.weight", "decoder.embed_tokens.weight"),
-    "decoder.output_projection.weight",
-)
-"""Names under which a file may repeat the shared embedding matrix."""
 RESERVED_ROWS = 2
 """The unused first rows of a learned position table: positions start after padding's id, 1."""
 _VERSION: places.Constants = {r"(model\.)?(encoder|decoder)\.version": [lambda *_: 3]}
@@ -164,8 +159,7 @@ class Seq2SeqFormat:
             }
             config = config.replace({"model.max_positions": length, **limits})
         model = portable.PortableModel(config, vocabulary, arrays, ())
-        imported_settings = _FORCED, _START
-        return generation.with_hf_search(model, path, hf_config, hf_ids.tolist(), imported_settings)
+        return generation.with_hf_search(model, path, hf_config, hf_ids.tolist(), (_FORCED, _START))
 
     def write(self, model: portable.PortableModel, directory: Path) -> None:
         """Write a model as transformers' `save_pretrained` does."""
@@ -235,7 +229,10 @@ def _arrays(
     tensors: places.Tensors, form: Seq2SeqFormat, config: Config, hf_ids: places.Order
 ) -> Arrays:
     width, size, prefix = config.model.d_model, len(hf_ids), tensors.prefix("model.")
-    names = [*(prefix + name for name in (SHARED, *_COPIES)), "lm_head.weight"]
+    # A file may repeat the shared embedding matrix under any of these names.
+    sides = (f"{prefix}{stack}.embed_tokens.weight" for stack in ("encoder", "decoder"))
+    output = f"{prefix}decoder.output_projection.weight"
+    names = [f"{prefix}{SHARED}", *sides, output, "lm_head.weight"]
     embedding = tensors.take(next(filter(tensors.__contains__, names), names[0]), size, width)
     for name in names:
         tensors.take_copy(name, embedding)

@@ -16,6 +16,13 @@ from t2t_jax.system.records import schema
 _SCHEMA = schema({"kind": str, "tokenizer": str, "order": list[int], "unknown": int})
 _NONE = -1
 _SPACE = "\u2581"  # SentencePiece writes a space as this character
+# Bytes that are visible Latin-1 characters stand for themselves. The other bytes are written as the
+# characters from U+0100 on.
+_VISIBLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+_HIDDEN = [byte for byte in range(256) if byte not in _VISIBLE]
+_BYTES = {chr(byte): byte for byte in _VISIBLE}
+_BYTES |= {chr(256 + n): byte for n, byte in enumerate(_HIDDEN)}
+"""The byte of each character of byte-level BPE (Radford et al. 2019, section 2.2)."""
 _UNKNOWN_TEXT = "\u0378 a \U000e0fff"
 
 
@@ -91,19 +98,6 @@ class PretrainedVocabulary(Vocabulary):
     def _piece(self, token: int) -> str:
         number = self.order[token]
         return "<pad>" if number == _NONE else str(self._tokenizer.id_to_token(number))
-
-
-def _byte_characters() -> dict[str, int]:
-    """Return the byte of each character of byte-level BPE (Radford et al. 2019, section 2.2)."""
-    # Bytes that are visible Latin-1 characters stand for themselves. The other bytes are written
-    # as the characters from U+0100 on.
-    visible_bytes = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    other_bytes = [byte for byte in range(256) if byte not in visible_bytes]
-    characters = {chr(byte): byte for byte in visible_bytes}
-    return characters | {chr(256 + n): byte for n, byte in enumerate(other_bytes)}
-
-
-_BYTES = _byte_characters()
 
 
 def _tokenizer(definition: str) -> Any:
