@@ -77,11 +77,10 @@ class HeadsCommand(RunFlags):
         importance = importance_of_heads(translator, self.split, num_sentences=self.num_sentences)
         pruned_heads = heads_to_prune(importance, share)
         prune_run(self.workdir, out, pruned_heads, average=self.average, step=self.step)
-        model = translator.config.model
         num_heads = sum(array.size for array in importance)
         print_result(
             f"{out} has the model without {len(pruned_heads)} of {num_heads} heads "
-            f"({model.num_heads} in each attention before)"
+            f"({translator.config.model.num_heads} in each attention before)"
         )
         return 0
 
