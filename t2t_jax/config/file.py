@@ -12,7 +12,7 @@ import itertools
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, get_type_hints
@@ -73,6 +73,7 @@ def product(base: Config, choices: Choices) -> dict[str, Config]:
       UserError: a field does not exist, a value is invalid, there are too many combinations, or
         two combinations have the same name or the same config.
     """
+    check_choices(choices)
     check_size({str(paths): len(rows) for paths, rows in choices.items()})
     variants: dict[str, Config] = {}
     labels: dict[Config, str] = {}
@@ -81,7 +82,9 @@ def product(base: Config, choices: Choices) -> dict[str, Config]:
         # Fields that change together have a tuple of paths as key, and a tuple of values as row.
         for paths, row in zip(choices, rows, strict=True):
             changes |= {paths: row} if isinstance(paths, str) else zip(paths, row, strict=True)
-        name, config = ",".join(_field_texts(changes)), base.replace(changes)
+        # A name is also a directory, which has no spaces.
+        name = ",".join(_field_texts(changes)).replace(", ", ",")
+        config = base.replace(changes)
         if name in variants:
             raise UserError(
                 f"two combinations of a grid have the name {name}; remove one of them, or make a "
@@ -93,6 +96,16 @@ def product(base: Config, choices: Choices) -> dict[str, Config]:
             )
         variants[name], labels[config] = config, name
     return variants
+
+
+def check_choices(choices: Choices) -> None:
+    """Raise a `UserError` unless each path has a list of values, and each tuple of paths tuples."""
+    for paths, rows in choices.items():
+        if isinstance(rows, str) or not isinstance(rows, Collection) or len(rows) == 0:
+            raise UserError(f"{paths} has the values {quote(rows)}; give a list of them")
+        for row in rows if isinstance(paths, tuple) else ():
+            if not isinstance(row, tuple | list) or len(row) != len(paths):
+                raise UserError(f"{quote(row)} is not a value for each of {', '.join(paths)}")
 
 
 def check_size(counts: Mapping[str, int]) -> None:

@@ -13,7 +13,7 @@ from typing import Annotated, TypedDict
 from msgspec import Meta
 
 from t2t_jax.config import Config
-from t2t_jax.config.file import Grid, check_size, checked_grid, product
+from t2t_jax.config.file import Grid, check_choices, check_size, checked_grid, product
 from t2t_jax.config.training import SEED_FIELDS
 from t2t_jax.errors import UserError, did_you_mean, quote
 from t2t_jax.sweep.cell import Cell, Scores, cells
@@ -47,6 +47,7 @@ class GridRules:
 
     def __post_init__(self) -> None:
         """Normalize `halving` and `tune`, and refuse invalid halving settings."""
+        check_choices(self.tune)
         halving = None if self.halving is None else str(Halving.of(self.halving))
         object.__setattr__(self, "halving", halving)  # the dataclass is frozen
         tune = {path: list(values) for path, values in self.tune.items()}
@@ -111,7 +112,7 @@ class PlannedGrid:
 def _check_tuned(rules: GridRules) -> None:
     if "training.seed" in rules.tune:
         raise UserError("--tune cannot tune training.seed, which --seeds sets; leave it out")
-    for path, values in rules.tune.items():
+    for path in rules.tune:
         if path.startswith(("decoding.", "evaluation.")):
             raise UserError(f"--tune {path} does not change the dev perplexity; leave it out")
         if path in OF_SUBWORDS:
@@ -119,8 +120,6 @@ def _check_tuned(rules: GridRules) -> None:
                 f"--tune {path} changes the subwords, so perplexities cannot be compared; use "
                 "--vary for this field"
             )
-        if not values:
-            raise UserError(f"--tune {path} has no values; give some, or leave it out")
 
 
 def _check_variants(grid: Grid, values: Mapping[str, object]) -> None:
