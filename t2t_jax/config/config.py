@@ -119,9 +119,10 @@ class Config(Section):
             return dataclasses.replace(self, **_make_sections(sections))
 
     def value(self, path: str) -> Any:
-        """Return the value of a field or property; None if the network family lacks it."""
-        section, _, name = path.partition(".")
-        return getattr(getattr(self, section), name, None)
+        """Return the value of a field, property or part's parameter; None if it does not exist."""
+        section, name, *parameter = path.split(".")
+        value = getattr(getattr(self, section), name, None)
+        return NAMED[f"{section}.{name}"].parameters(value).get(*parameter) if parameter else value
 
     def to_json(self) -> str:
         """Return the config as indented JSON, which `from_json` reads."""

@@ -12,16 +12,17 @@ import itertools
 import math
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, get_type_hints
 
-from t2t_jax.config.config import Config, differences
+from t2t_jax.config.config import Config, differences, walk
 from t2t_jax.config.families import FAMILIES
 from t2t_jax.config.registered import environment_of, registered_parts
 from t2t_jax.config.registry import FILES
 from t2t_jax.config.running import guarded, run_file
+from t2t_jax.config.tables import NAMED
 from t2t_jax.errors import UserError, did_you_mean, quote
 from t2t_jax.paper import Table3Row
 
@@ -202,8 +203,25 @@ def can_name_directory(name: str) -> bool:
 
 def describe_difference(base: Config, config: Config) -> str:
     """Describe the fields of `config` that differ from `base`, as `d_k=16 d_v=16`."""
-    changes = differences(base, config).items()
-    return " ".join(_field_texts({path: new for path, (_, new) in changes}))
+    changed, (before, after) = differences(base, config), values_by_path([base, config])
+    new = {p: x for p, x in after.items() if p in changed or x != before.get(p, x)}
+    return " ".join(_field_texts(new))
+
+
+def values_by_path(configs: Iterable[Config]) -> list[dict[str, object]]:
+    """Return the values of each config's fields, by path.
+
+    If all configs have the same part with different parameters, its parameters replace the field,
+    by paths such as `training.schedule.decay_fraction`.
+    """
+    rows = [{path: value for path, _, value in walk(config)} for config in configs]
+    for path, registry in NAMED.items():
+        texts = {str(row.get(path)) for row in rows}
+        if len(texts) > len({text.partition("(")[0] for text in texts}) == 1:
+            for row in rows:
+                parameters = registry.parameters(row.pop(path))
+                row |= {f"{path}.{name}": value for name, value in parameters.items()}
+    return rows
 
 
 def _field_texts(values: Mapping[str, object]) -> Iterator[str]:

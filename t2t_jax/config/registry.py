@@ -232,10 +232,9 @@ class Registry(dict[str, Row]):
         """
         if isinstance(value, str) and value in self:
             return value
-        for name, registered in self.registered_parts.items():
-            if type(value) is registered.part:
-                values = {leaf.name: getattr(value, leaf.name) for leaf in _parameters(value)}
-                return _format(name, _with_arguments(registered.part, registered.title, values))
+        for name, (title, kind, _) in self.registered_parts.items():
+            if type(value) is kind:
+                return _format(name, _with_arguments(kind, title, _values(value)))
         self.check(label, value)
         text = str(value)
         if not self.has(text):  # a stored config; only training needs this part
@@ -246,6 +245,15 @@ class Registry(dict[str, Row]):
         part, title = self._part(name)
         instance = _with_arguments(part, title, arguments)
         return _format(name, instance) if arguments else name
+
+    def parameters(self, text: object) -> dict[str, object]:
+        """Return all parameters of the part that a text names; {} for an unknown part."""
+        if not self.has(text):
+            return {}
+        name, arguments = _parse(self.kind, str(text))
+        part, title = self._part(name)
+        instance = _with_arguments(part, title, arguments)
+        return {} if instance is part else _values(instance)  # `part` if it has no parameters
 
     def check(self, label: str, name: object) -> None:
         """Refuse a name that is not registered, and say how to register it."""
@@ -411,9 +419,13 @@ def _parameters(part: Any) -> list[Field[Any]]:
     return [leaf for leaf in fields(part) if leaf.init]
 
 
+def _values(part: Any) -> dict[str, Any]:
+    return {leaf.name: getattr(part, leaf.name) for leaf in _parameters(part)}
+
+
 def _format(name: str, part: Any) -> str:
-    values = {leaf: getattr(part, leaf.name) for leaf in _parameters(part)}
-    return _format_call(name, {leaf.name: x for leaf, x in values.items() if x != leaf.default})
+    defaults = {leaf.name: leaf.default for leaf in _parameters(part)}
+    return _format_call(name, {key: x for key, x in _values(part).items() if x != defaults[key]})
 
 
 def check_entry_class(title: str, kind: type) -> None:

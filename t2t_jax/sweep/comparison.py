@@ -12,9 +12,9 @@ from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 
-from t2t_jax.config import Config, from_stored, walk
+from t2t_jax.config import Config, from_stored
 from t2t_jax.config.cost import num_parameters
-from t2t_jax.config.file import Grid, describe_difference
+from t2t_jax.config.file import Grid, describe_difference, values_by_path
 from t2t_jax.errors import UserError
 from t2t_jax.paper import Table3Row
 from t2t_jax.sweep.inference import SIGNIFICANT, Contrast, Effect, RowScores, draw_scores, effects
@@ -95,15 +95,13 @@ def factorial(grid: Grid, rows: Collection[str]) -> dict[str, Contrast]:
 def _factors(variants: dict[str, Config]) -> list[dict[str, str]]:
     """Return each factor's level, such as `d_ff=512`, by row name.
 
-    A factor is a config field, or several that change together.
+    A factor is a config field or a part's parameter, or several that change together.
     """
-    columns: dict[str, list[str]] = {}
-    for config in variants.values():
-        for path, _, value in walk(config):
-            columns.setdefault(path, []).append(f"{path.rpartition('.')[2]}={value}")
-    varied_columns = [c for c in columns.values() if len(c) == len(variants) and len(set(c)) > 1]
+    rows = values_by_path(variants.values())
+    paths = [path for path in next(iter(rows), {}) if all(path in row for row in rows)]
+    columns = [[f"{path.rpartition('.')[2]}={row[path]}" for row in rows] for path in paths]
     # Fields that change together split the rows into the same groups.
-    factors = grouped((tuple(map(column.index, column)), column) for column in varied_columns)
+    factors = grouped((tuple(map(c.index, c)), c) for c in columns if len(set(c)) > 1)
     levels = (map(" ".join, zip(*columns, strict=True)) for columns in factors.values())
     return [dict(zip(variants, of_rows, strict=True)) for of_rows in levels]
 

@@ -10,9 +10,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
-from t2t_jax.config import walk
 from t2t_jax.config.cost import num_parameters
-from t2t_jax.config.file import Grid, describe_difference
+from t2t_jax.config.file import Grid, describe_difference, values_by_path
 from t2t_jax.config.schedules import SCHEDULES
 from t2t_jax.errors import UserError, warn
 from t2t_jax.run.history import History, scalars
@@ -339,7 +338,7 @@ def write_seeds(
     added = added_later(record)
     pairs = ((variant, result) for variant, seeds in results.items() for result in seeds)
     chosen_cells = {cell_name(variant, result) for variant, result in pairs if "tuned_to" in result}
-    configs = [{path: value for path, _, value in walk(r.cell.config)} for r in reports]
+    configs = values_by_path(report.cell.config for report in reports)
     paths = dict.fromkeys(path for values in configs for path in values if path != "training.seed")
     varied_paths = [path for path in paths if len({values.get(path, "") for values in configs}) > 1]
     base, records = grid.variants[grid.base], []

@@ -230,6 +230,10 @@ def test_a_difference_is_told_by_the_names_and_values_of_the_fields():
     assert describe_difference(Config(), Config()) == ""
     beams = Config().replace({"evaluation.beam_size": 2, "decoding.beam_size": 8})
     assert describe_difference(Config(), beams) == "evaluation.beam_size=2 decoding.beam_size=8"
+    decays = Config().replace({"training.schedule": "wsd(decay_fraction=0.2)"})
+    assert describe_difference(Config(), decays) == "schedule=wsd(decay_fraction=0.2)"
+    default = Config().replace({"training.schedule": "wsd"})
+    assert describe_difference(decays, default) == "decay_fraction=0.1"
 
 
 def test_the_configs_of_the_package_are_found_from_any_directory(tmp_path, monkeypatch):

@@ -1,9 +1,13 @@
 """The effects of two factors, by hand."""
 
 import math
+from dataclasses import make_dataclass
 
+import pytest
+
+from t2t_jax import register
 from t2t_jax.config import Config
-from t2t_jax.config.file import Grid, product
+from t2t_jax.config.file import Grid, product, values_by_path
 from t2t_jax.sweep.comparison import factorial
 from t2t_jax.sweep.tables import write_tables
 from tests.sweep.test_comparison import result
@@ -33,6 +37,20 @@ def test_fields_that_change_together_are_one_factor():
     assert next(iter(found)) == "d_model=256 num_heads=8 - d_model=128 num_heads=4"
     assert len(found) == 2 + 1 + 2
     assert all(math.isclose(sum(weights.values()), 0, abs_tol=1e-12) for weights in found.values())
+
+
+@pytest.mark.usefixtures("tables")
+def test_parameters_of_one_part_are_two_factors():
+    parameters = [("peak", float, 0.01), ("slope", float, 0.5)]
+    methods = {"__call__": lambda self, step: self.peak}
+    register("schedule")(make_dataclass("Tri", parameters, frozen=True, namespace=methods))
+    peak, slope = "training.schedule.peak", "training.schedule.slope"
+    base = Config().replace({"training.schedule": "tri"})
+    grid = Grid(product(base, {peak: [0.01, 0.02], slope: [0.5, 0.1]}), {})
+    names = "peak=0.02 - peak=0.01", "slope=0.1 - slope=0.5", "(peak=0.02) x (slope=0.1)"
+    assert tuple(factorial(grid, grid.variants)) == names
+    *_, last = values_by_path(grid.variants.values())
+    assert (last[peak], last[slope], "training.schedule" in last) == (0.02, 0.1, False)
 
 
 def test_other_grids_have_no_main_effects():
