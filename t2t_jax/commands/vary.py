@@ -45,14 +45,19 @@ def choices_of(vary_texts: Sequence[str], base: Config) -> Choices:
             )
         rows = [*zip(*columns.values(), strict=True)]
         _check_differs(columns, rows, vary_text)
-        base_row = tuple(base.value(path) for path in columns)
         # The sort is stable, so other rows stay in the order of the command line.
-        rows.sort(key=lambda row: row != base_row)
+        rows.sort(key=lambda row: not _is_unchanged(base, dict(zip(columns, row, strict=True))))
         if len(columns) > 1:
             choices[tuple(columns)] = rows
         else:
             choices |= {path: [value for (value,) in rows] for path in columns}
     return choices
+
+
+def _is_unchanged(base: Config, changes: Mapping[str, object]) -> bool:
+    with suppress(UserError):  # of a value that is invalid without other changes
+        return base.replace(changes) == base
+    return False
 
 
 def values_by_field(

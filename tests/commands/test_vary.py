@@ -47,6 +47,14 @@ def test_a_range_has_both_ends_short_numbers_and_the_bases_own_value_first(value
     assert choices_of([f"{FACTOR}={values}"], Config()) == {FACTOR: [1.0, *expected]}
 
 
+def test_the_parameter_of_a_part_in_the_base_comes_first():
+    path, base = "training.schedule", Config().replace({"training.schedule": "wsd"})
+    parameter, texts = f"{path}.decay_fraction", [f"wsd(decay_fraction={x})" for x in (0.2, 0.1)]
+    assert choices_of([f"{parameter}=0.2,0.1"], base) == {parameter: [0.1, 0.2]}
+    assert choices_of([f"{path}={','.join(texts)}"], base) == {path: texts[::-1]}
+    assert base.value(parameter) == 0.1
+
+
 def test_ranges_keep_the_rounding_that_names_the_rows_of_existing_grids():
     values = values_in("--vary", FACTOR, "1e-4:0.3:lin21")
     assert values[1] == 0.0151  # NumPy's spacing gives 0.01509
