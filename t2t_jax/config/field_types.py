@@ -57,12 +57,12 @@ def plain_value(name: str, value: Any, hint: Any) -> object:
         element = get_args(sequences[0])[0]
         return tuple(plain_value(f"an item of {name}", item, element) for item in value)
     scalars = tuple(kind for kind in kinds if get_origin(kind) is not tuple)
-    check_type(name, value, Union[scalars] if scalars else tuple)  # type: ignore[arg-type]  # noqa: UP007
+    check_type(name, value, Union[scalars] if scalars else tuple)  # noqa: UP007
     is_float = float in kinds and int not in kinds and isinstance(value, int)
     return float(value) if is_float and not isinstance(value, bool) else value
 
 
-def check_type(name: str, value: object, hint: type) -> None:
+def check_type(name: str, value: object, hint: Any) -> None:
     """Refuse a value of a wrong type, or a float that is not finite."""
     origin, args = get_origin(hint), get_args(hint)
     type_name = type(value).__name__

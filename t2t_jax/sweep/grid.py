@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 from rich.console import Console
 
 from t2t_jax.config import Config
+from t2t_jax.config.field_types import check_type
 from t2t_jax.config.file import Grid, checked_grid
 from t2t_jax.data.corpus import open_corpus
 from t2t_jax.errors import OF_TRAINING, UserError, check_installed, warn
@@ -96,7 +97,10 @@ def run_grid(
         missing, two cells are identical, or a directory holds another grid, another run, or cells
         of other code or settings; after training, if no cell is finished.
     """
-
+    check_type("seeds", seeds, int)
+    check_type("jobs", jobs, int)
+    check_type("max_hours", max_hours, float | None)
+    only, first = ([names] if isinstance(names, str) else names for names in (only, first))
     grid = variants if isinstance(variants, Grid) else checked_grid(variants, {}, "the grid")
     chosen = chosen_variants(grid, only)
     if max_hours is not None and not max_hours > 0:
