@@ -1,6 +1,5 @@
 """The command `generate`: continue text with a language model."""
 
-import sys
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +17,7 @@ if TYPE_CHECKING:
 class GenerateCommand(RunFlags):
     """Continue text with a language model, trained with data.task=language_modelling.
 
-    For each prompt, the command writes one line: the prompt and its continuation. On a terminal,
-    the text of a single prompt is streamed.
+    For each prompt, the command writes one line: the prompt and its continuation.
     """
 
     examples: ClassVar = ("runs/lm --prompt 'Once upon a time' --max-tokens 100",)
@@ -55,30 +53,12 @@ class GenerateCommand(RunFlags):
             raise UserError("give prompts with --prompt or in the file of --input, not with both")
         with open_output(self.output) as file:
             translator = load_for("generate", [self.workdir], self)
-            if (
-                len(self.prompt) == 1
-                and self.output is None
-                and sys.stdout.isatty()
-                and (self.beam_size == 1 or self.temperature > 0)
-            ):
-                return self._stream(translator, self.prompt[0])
             num_prompts = 0
             with nullcontext([[*self.prompt]]) if self.prompt else open_input(self.input) as chunks:
                 for prompts in chunks:
                     file.writelines(self._lines(translator, prompts, num_prompts + 1))
                     file.flush()
                     num_prompts += len(prompts)
-        return 0
-
-    def _stream(self, translator: "Translator", prompt: str) -> int:
-        from t2t_jax.tasks.language_modelling import stream
-
-        sys.stdout.write(prompt.rstrip())
-        for piece in stream(translator, prompt, **self._settings):
-            # A generated line feed becomes a space, so that a prompt has one line.
-            sys.stdout.write(" ".join(piece.split("\n")))
-            sys.stdout.flush()
-        sys.stdout.write("\n")
         return 0
 
     def _lines(self, translator: "Translator", prompts: list[str], first_line: int) -> list[bytes]:

@@ -1,8 +1,6 @@
 """Define the compiled programs of continuous batching, which `decoding.row_group` calls.
 
-A `Work` holds the arrays of a group of rows. An open search encodes, admits and advances in
-separate programs: it can then encode sentences at their own length, and compiles the search, the
-largest program, only once per size of the group.
+A `Work` holds the arrays of a group of rows.
 """
 
 from dataclasses import dataclass
@@ -85,7 +83,7 @@ class Arrivals(NamedTuple):
     rows: Int32[Array, " n"]
     """Row index of each sentence; an index beyond the last row marks padding."""
     inputs: PyTree
-    """The arrays of the sources from `SourceForm.padded`; None if they are already encoded."""
+    """The arrays of the sources from `SourceForm.padded`."""
     limits: Int32[Array, " n"]
     """The most tokens to generate for each sentence."""
     numbers: Int32[Array, " n"]
@@ -116,7 +114,7 @@ def begin_work(search: Search, sizes: Sizes, inputs: SearchInputs) -> Work:
     state = _begin(search, inputs._replace(seed=jnp.uint32(0)), cache, sizes.capacity, free_rows)
     # eval_shape does not run the encoder: free rows only need arrays of the right shapes.
     sources = model.sources.padded([], sizes.rows, sizes.source_length)
-    memory = jax.eval_shape(partial(encode, model), inputs.params, sources)
+    memory = jax.eval_shape(partial(_encode, model), inputs.params, sources)
     memory = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), memory)
     return _by_rows(Work(state, memory), search.mesh)
 
@@ -126,9 +124,8 @@ def proceed(
     search: Search,
     inputs: SearchInputs,
     work: Work,
-    arrivals: Arrivals | None,
+    arrivals: Arrivals,
     max_live: Int[Array, ""],
-    max_steps: Int[Array, ""] | None = None,
 ) -> tuple[Work, Progress]:
     """Add new sentences, and search until at most `max_live` sentences are live (unfinished).
 
@@ -137,14 +134,14 @@ def proceed(
 
     Args:
       work: the live sentences; its arrays are overwritten.
-      arrivals: sentences for free rows, if any.
-      max_steps: the most steps to compute; None sets no limit.
+      arrivals: sentences for free rows.
     """
     model, strategy = search.model, search.strategy
-    if arrivals is not None:
-        new_memory = model.memory(inputs.params, model.sources.inputs(arrivals.inputs))
-        work = add_arrivals(search, inputs, work, new_memory, arrivals)
-    state, memory = work
+    new_memory = _encode(model, inputs.params, arrivals.inputs)
+    memory = loop.put_rows(work.memory, new_memory, arrivals.rows)
+    new_state = _begin(search, inputs, (), work.state.capacity, arrivals)
+    state = loop.admit(work.state, new_state.rows, arrivals.rows)
+    state, memory = _by_rows(Work(state, memory), search.mesh)
 
     def step(
         tokens: Array, positions: Array, clock: Array, ancestry_mask: Array, cache: PyTree
@@ -154,7 +151,7 @@ def proceed(
 
     kernels = kernels_of(search.mesh, jnp.float32)
     reductions = Reductions(kernels.logsumexp, kernels.greatest or argmax_and_logsumexp)
-    state = loop.advance(strategy, step, state, max_live, inputs.constraints, max_steps, reductions)
+    state = loop.advance(strategy, step, state, max_live, inputs.constraints, reductions)
     best = loop.results(strategy, state, PAD_ID)
     best = jax.tree.map(lambda x: x[:, : search.num_best], best)
     return _by_rows(Work(state, memory), search.mesh), Progress(
@@ -162,14 +159,12 @@ def proceed(
     )
 
 
-@partial(InterceptedJit, static_argnames="model")
-def encode(model: DecodingModel, params: Parameters, inputs: PyTree) -> Memory:
+def _encode(model: DecodingModel, params: Parameters, sources: PyTree) -> Memory:
     """Encode the arrays of sources from `SourceForm.padded` into memory for the decoder."""
-    return model.memory(params, model.sources.inputs(inputs))
+    return model.memory(params, model.sources.inputs(sources))
 
 
-@partial(jax.jit, static_argnames=("model", "length"))
-def fit_memory(model: DecodingModel, memory: Memory, length: int) -> Memory:
+def _fit_memory(model: DecodingModel, memory: Memory, length: int) -> Memory:
     """Pad or cut the memory to `length` positions per source."""
 
     def fit(x: Array, axis: int) -> Array:
@@ -186,30 +181,12 @@ def resize_work(model: DecodingModel, mesh: Mesh, sizes: Sizes, work: Work) -> W
     """Copy the work into arrays of other sizes, and cut the last rows if there are fewer rows."""
     # No `Search` among the arguments: searches with different settings share the program.
     beam_size = work.state.rows.live.last.shape[1]
-    memory = loop.resize_rows(fit_memory(model, work.memory, sizes.source_length), sizes.rows)
+    memory = loop.resize_rows(_fit_memory(model, work.memory, sizes.source_length), sizes.rows)
     empty_cache = jax.eval_shape(partial(model.empty_cache, sizes.rows, beam_size, sizes.capacity))
     state = loop.resize(
         work.state, sizes.rows, sizes.capacity, empty_cache, model.axes(beam_size).slots
     )
     return _by_rows(Work(state, memory), mesh)
-
-
-def add_arrivals(
-    search: Search, inputs: SearchInputs, work: Work, memory: Memory, arrivals: Arrivals
-) -> Work:
-    """Add encoded sentences to free rows of the work.
-
-    Args:
-      memory: the memory of the new sentences, with as many source positions as `work.memory`.
-    """
-    memory = loop.put_rows(work.memory, memory, arrivals.rows)
-    state = loop.rewind(work.state, search.model.axes(search.strategy.beam_size).slots)
-    new_state = _begin(search, inputs, (), state.capacity, arrivals)
-    return _by_rows(Work(loop.admit(state, new_state.rows, arrivals.rows), memory), search.mesh)
-
-
-admit = jax.jit(add_arrivals, static_argnames="search", donate_argnames="work")
-"""`add_arrivals` as a compiled program that overwrites the arrays of the work."""
 
 
 def _begin(

@@ -17,7 +17,6 @@ from t2t_jax.config import Config, DecodingConfig, ModelConfig, sections
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding import forbidden, long_lines
 from t2t_jax.decoding.arguments import check_num_best, texts, whole_number
-from t2t_jax.decoding.open_search import Limits, OpenSearch
 from t2t_jax.decoding.programs import Search, SearchInputs, check_search_memory
 from t2t_jax.decoding.row_group import Sentence
 from t2t_jax.decoding.scheduler import decode, plan, strategy_of
@@ -403,15 +402,6 @@ class Translator:
         prefix = self.vocabulary.target_begin
         sentences = [s if s.prefix else s._replace(prefix=prefix) for s in sentences]
         yield from decode(search, inputs, decoding, sentences)
-
-    def open_search(self, decoding: DecodingConfig, limits: Limits, *, seed: int = 0) -> OpenSearch:
-        """Start a search that accepts sentences at any time; the caller has to close it.
-
-        The prefix of a sentence must be `target_begin` of the vocabulary, also after `between`.
-        """
-        self.check_process()
-        search, inputs = self.search_program(decoding, 1, seed)
-        return OpenSearch(search, inputs, decoding.max_extra_length, limits)
 
     def search_program(
         self, decoding: DecodingConfig, num_best: int, seed: int

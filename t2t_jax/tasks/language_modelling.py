@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,14 +11,12 @@ from t2t_jax.data import rows, tokenized
 from t2t_jax.data.corpus import Corpus
 from t2t_jax.data.tokenized import TrainText, document_text
 from t2t_jax.data.vocabulary import Vocabulary
-from t2t_jax.decoding import arguments, programs, row_group
-from t2t_jax.decoding.scheduler import length_bucket
+from t2t_jax.decoding import arguments, row_group
 from t2t_jax.decoding.search.hypotheses import SearchResult
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
 from t2t_jax.modules.models import start_id
 from t2t_jax.parallel.devices import within_memory
-from t2t_jax.parallel.mesh import row_parts
 from t2t_jax.system.records import Record
 from t2t_jax.tasks import task
 
@@ -171,49 +169,6 @@ def generate(
             outputs[index] = _tokens(best)
     ids = [sentence.source[1:] for sentence in sentences]
     return [_cut_at_stop(text, stop) for text in continuations(translator.vocabulary, ids, outputs)]
-
-
-def stream(
-    translator: Translator,
-    prompt: str,
-    *,
-    max_tokens: int = 64,
-    stop: Sequence[str] = (),
-    seed: int = 0,
-    **overrides: Any,
-) -> Iterator[str]:
-    """Yield a continuation piece by piece; the joined pieces equal the result of `generate`.
-
-    Args:
-      overrides: fields of `DecodingConfig`; `beam_size` must be 1, except with sampling.
-    """
-    config, [sentence] = _sentences(translator, [prompt], max_tokens, stop, seed, 1, overrides)
-    if config.decoding.beam_size > 1 and config.decoding.temperature == 0:
-        raise UserError(
-            f"decoding.beam_size={config.decoding.beam_size} searches for several texts, and "
-            "chooses one only at the end; use beam_size=1"
-        )
-    search, inputs = translator.search_program(config.decoding, 1, seed)
-    num_rows, length = row_parts(translator.mesh), length_bucket(len(sentence.source))
-    capacity = length + max_tokens
-    sizes = programs.Sizes(num_rows, num_rows, length, capacity, capacity)
-    group = row_group.RowGroup(search, inputs, sizes)
-    group.admit([(0, sentence)], [num_rows], [length])
-    num_held_back = max(map(len, stop), default=1) - 1
-    yielded_text, is_last = "", False
-    while not is_last:
-        ended = group.collect(group.advance(0, max_steps=1))
-        [tokens] = [_tokens(best) for _, best in ended] or group.partial_outputs()
-        [full_text] = continuations(translator.vocabulary, [sentence.source[1:]], [tokens])
-        text = _cut_at_stop(full_text, stop)
-        is_last = bool(ended) or len(text) < len(full_text)
-        if not is_last:
-            # Hold back an incomplete UTF-8 character at the end, and text that may be the start of
-            # a stop string.
-            text = text.rstrip("\ufffd")
-            text = text[: max(0, len(text) - num_held_back)]
-        yield text[len(yielded_text) :]
-        yielded_text = max(yielded_text, text, key=len)
 
 
 def _tokens(result: SearchResult) -> list[int]:

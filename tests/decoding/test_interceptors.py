@@ -1,7 +1,6 @@
 """Interceptors of Flax work in all compiled programs, and in none after their `with` statement."""
 
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 
 import flax.linen as nn
 import jax
@@ -10,8 +9,7 @@ import pytest
 
 import t2t_jax
 from t2t_jax import Batch, FeedForward
-from t2t_jax.config import DecodingConfig, EncoderDecoderConfig
-from t2t_jax.decoding.open_search import Limits
+from t2t_jax.config import EncoderDecoderConfig
 from t2t_jax.modules.attention import Norm
 from t2t_jax.modules.interceptors import current_interceptors, in_other_thread
 from t2t_jax.modules.network import declared_parameters
@@ -45,15 +43,6 @@ def _nbest(translator, **settings):
     ]
 
 
-def _open_search(translator):
-    [tokens] = translator.encode(LINES[:1])
-    limits = Limits(rows=1, max_length=16)
-    with closing(
-        translator.open_search(DecodingConfig(beam_size=1, max_extra_length=2), limits)
-    ) as search:
-        return search.submit(tokens).result(60)
-
-
 def _losses(translator):
     batch = Batch.of([[5, 6, 1]], [[7, 8, 1]])
     return eval_step(
@@ -66,7 +55,6 @@ USES = {
     "losses": _losses,
     "score": lambda translator: t2t_jax.score(translator, LINES, LINES),
     "beam search": lambda translator: _nbest(translator, num_best=2, beam_size=2),
-    "open search": _open_search,
     "encoder states": lambda translator: t2t_jax.encoder_states(translator, LINES).states,
     "attention": lambda translator: t2t_jax.attention_maps(translator, *LINES[:2]).cross,
 }

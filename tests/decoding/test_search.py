@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from t2t_jax.decoding.search.hypotheses import IMPOSSIBLE, LengthPenalty, SearchResult
-from t2t_jax.decoding.search.loop import admit, advance, begin, resize, results, rewind
+from t2t_jax.decoding.search.loop import admit, advance, begin, resize, results
 from t2t_jax.decoding.search.reductions import Reductions, argmax_and_logsumexp
 from t2t_jax.decoding.search.strategies import BeamSearch, Greedy, Sampling
 from t2t_jax.kernels.cpu import CPU
@@ -327,7 +327,7 @@ def test_scores_are_float32_for_bfloat16_logits():
 @functools.partial(jax.jit, static_argnums=0)
 def let_in(strategy, state, places, limits, keys):
     how = {"beam_size": strategy.beam_size, "capacity": state.capacity, "bos_id": BOS, "keys": keys}
-    return admit(rewind(state, -1), begin((), limits, **how).rows, places)
+    return admit(state, begin((), limits, **how).rows, places)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -512,21 +512,3 @@ def test_samples_report_the_log_probability_under_the_model_itself(how):
     np.testing.assert_allclose(
         result.log_probs[:, 0], LOGITS[result.tokens[:, 0]].sum(axis=1), rtol=1e-5
     )
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("clock", [0, 7, 2**31 - 2])
-@pytest.mark.parametrize("searching", [[True, False], [False, False]])
-def test_a_clock_that_is_rewound_leaves_every_entry_at_its_place(clock, searching):
-    slots, capacity, places = 2, 6, 4  # places of the rings of tokens and of the cache
-    none = jnp.zeros(2, jnp.int32)
-    state = begin(
-        jnp.zeros((2, slots * places)), none, beam_size=slots, capacity=capacity, bos_id=BOS
-    )
-    starts = jnp.array([max(0, clock - 5), 1])
-    rows = state.rows._replace(starts=starts, searching=jnp.array(searching))
-    before = state._replace(clock=jnp.int32(clock), rows=rows)
-    after = rewind(before, 1)
-    assert 0 <= after.clock < 12 + capacity
-    assert after.clock % 12 == before.clock % 12
-    np.testing.assert_array_equal(after.positions, before.positions)

@@ -11,10 +11,9 @@ from jaxtyping import Array, Float, Int
 
 from t2t_jax.batch import BOS_ID, EOS_ID, Batch, one_a_row
 from t2t_jax.config import Config
-from t2t_jax.decoding.programs import Search, SearchInputs, Sizes
-from t2t_jax.decoding.row_group import RowGroup, Sentence
+from t2t_jax.decoding.programs import Search, SearchInputs
+from t2t_jax.decoding.row_group import Sentence
 from t2t_jax.decoding.scheduler import decode, strategy_of
-from t2t_jax.decoding.search.strategies import Greedy
 from t2t_jax.modules.cached_decoding import TransformerDecoding
 from t2t_jax.modules.network import declared_parameters
 from t2t_jax.modules.transformer import Transformer
@@ -116,19 +115,3 @@ def test_a_search_needs_only_the_lengths_of_sources(listener, beam_size):
     assert len({tuple(output) for output in outputs}) > 1
     if beam_size == 1:
         assert outputs == [_greedy(network, params, source) for source in sources]
-
-
-def test_a_source_that_is_given_up_leaves_the_others_alone(listener):
-    network, params = listener
-    rng = np.random.default_rng(2)
-    sources = [rng.normal(0, 2, (n, _VALUES)).astype(np.float32) for n in (6, 4)]
-    sentences = [Sentence(source, len(source) + _EXTRA, 0) for source in sources]
-    model, mesh = TransformerDecoding(network), make_mesh(_CONFIG.parallel, jax.devices()[:1])
-    search = Search(model, Greedy(EOS_ID), mesh, 1)
-    inputs = SearchInputs(model.prepare(params, "none"), np.uint32(0))
-    group = RowGroup(search, inputs, Sizes(2, 2, 8, 16, 16))
-    assert group.collect(group.launch([(0, sentences[0]), (1, sentences[1])], max_live=2)) == []
-    group.release(0)
-    ((key, found),) = group.collect(group.launch([], max_live=0))
-    assert key == 1
-    assert found.tokens[0, : found.lengths[0]].tolist() == _greedy(network, params, sources[1])

@@ -13,7 +13,7 @@ from t2t_jax.data.corpus import open_corpus
 from t2t_jax.data.tokenized import prepare_vocabulary
 from t2t_jax.run.evaluation import evaluate, score_record
 from t2t_jax.tasks import task_of
-from t2t_jax.tasks.language_modelling import TASK, generate, stream
+from t2t_jax.tasks.language_modelling import TASK, generate
 from t2t_jax.tasks.task import Task
 from tests.decoding.random_models import random_translator, with_fields
 
@@ -121,23 +121,6 @@ def test_a_text_ends_before_a_stop_string(translator):
     stop = text[2:4]
     ended = generate(translator, ["a small"], max_tokens=8, stop=[stop], temperature=0, beam_size=1)
     assert ended == [text[: text.index(stop)]]
-
-
-@pytest.mark.parametrize("options", [{"temperature": 0}, {"temperature": 1.5, "seed": 5}])
-def test_a_streamed_text_is_the_one_that_is_written_at_once(translator, options):
-    options = options | {"max_tokens": 8, "beam_size": 1}
-    [whole] = generate(translator, ["the old "], **options)
-    pieces = list(stream(translator, "the old", **options))
-    assert "".join(pieces) == whole
-    assert sum(map(bool, pieces)) > 1
-    stop = whole[3:6]
-    cut = "".join(stream(translator, "the old", stop=[stop], **options))
-    assert cut == whole[: whole.index(stop)]
-
-
-def test_several_texts_are_not_streamed(translator):
-    with pytest.raises(UserError, match="beam_size=4 searches for several"):
-        list(stream(translator, "a", max_tokens=4, beam_size=4))
 
 
 @pytest.mark.parametrize(

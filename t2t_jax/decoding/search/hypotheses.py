@@ -71,7 +71,7 @@ class SearchState(NamedTuple):
     """The state of a batch of searches."""
 
     clock: Int32[Array, ""]
-    """The number of the next step; `rewind` lowers it."""
+    """The number of the next step."""
     rows: SearchRows
     """The search of each sentence."""
     cache: StepCache

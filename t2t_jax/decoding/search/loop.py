@@ -1,6 +1,5 @@
 """Run a search: begin, admit sentences, advance and read the results."""
 
-import math
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -81,30 +80,12 @@ def admit(state: SearchState, new: SearchRows, rows: Int[Array, " n"]) -> Search
     return state._replace(rows=put_rows(state.rows, new, rows))
 
 
-def rewind(state: SearchState, slot_axes: PyTree[int]) -> SearchState:
-    """Lower the clock, so that it does not overflow int32 in a long-running server.
-
-    The difference is a multiple of all ring-buffer sizes, so no entry has to move.
-
-    Args:
-      slot_axes: the slot axis of each array of the cache; see `StepCache`.
-    """
-    clock, rows = state.clock, state.rows
-    beam_size = rows.live.last.shape[1]
-    capacities = jax.tree.map(lambda x, axis: x.shape[axis] // beam_size, state.cache, slot_axes)
-    period = math.lcm(state.capacity, *jax.tree.leaves(capacities))
-    oldest = jnp.where(rows.searching, rows.starts, clock).min()
-    shift = oldest - oldest % period
-    return state._replace(clock=clock - shift, rows=rows._replace(starts=rows.starts - shift))
-
-
 def advance(
     strategy: Strategy,
     step: StepFn,
     state: SearchState,
     max_live: int | Int[Array, ""] = 0,
     constraints: Constraints = UNCONSTRAINED,
-    max_steps: int | Int[Array, ""] | None = None,
     reductions: Reductions = PLAIN,
 ) -> SearchState:
     """Run decoding steps until few sentences are live, that is, still searching.
@@ -117,14 +98,11 @@ def advance(
       state: searches from `begin`; the defaults of the other arguments run them to their end.
       max_live: stop once at most this many sentences are live.
       constraints: the constraints passed to `begin`.
-      max_steps: the most steps to compute; None sets no limit.
     """
-    start = state.clock
 
     def should_continue(state: SearchState) -> Bool[Array, ""]:
         is_full = state.rows.searching & (state.positions >= state.capacity)
-        has_work = (jnp.sum(state.rows.searching) > max_live) & ~jnp.any(is_full)
-        return has_work if max_steps is None else has_work & (state.clock - start < max_steps)
+        return (jnp.sum(state.rows.searching) > max_live) & ~jnp.any(is_full)
 
     def extend(state: SearchState) -> SearchState:
         rows, ring_index, live = state.rows, state.ring_index, state.rows.live

@@ -23,7 +23,7 @@ class ServeCommand(DecodingFlags):
     port: int = 5000
     """Port to listen on; 0 is any free port."""
     rows: int = 16
-    """Sentences per batch; each device translates two batches at a time."""
+    """Sentences per batch."""
     longest: int = 256
     """Maximum number of subwords of a sentence that is translated as a whole."""
     max_body_bytes: int = 2**20
@@ -43,24 +43,25 @@ class ServeCommand(DecodingFlags):
                 raise UserError(f"--{flag} {value} is outside [{low}, {high:,}]; choose another")
         with needs_extra("serve", "the server"):
             from t2t_jax.extras.serving import engine, server
-        from t2t_jax.decoding.open_search import Limits
-
         with server.bind_socket(self.host, self.port) as sock:
             url = server.url_of(sock)
-            limits = Limits(rows=self.rows, max_length=self.longest, max_waiting=self.max_waiting)
-            request_engine = engine.Engine(self.load(), self.decoding, limits, seed=self.seed)
-            request_engine.search.warm_up()
+            request_engine = engine.Engine(
+                self.load(),
+                self.decoding,
+                rows=self.rows,
+                max_length=self.longest,
+                max_waiting=self.max_waiting,
+                seed=self.seed,
+            )
+            request_engine.warm_up()
             source, target = request_engine.languages
             server.log_requests()
             application = server.Application(
                 request_engine, max_body_bytes=self.max_body_bytes, timeout=self.timeout
             )
-            try:
-                return server.serve(
-                    application.app,
-                    sock,
-                    self.timeout,
-                    lambda: print(f"translates {source} to {target} at {url}", flush=True),
-                )
-            finally:
-                request_engine.search.close()
+            return server.serve(
+                application.app,
+                sock,
+                self.timeout,
+                lambda: print(f"translates {source} to {target} at {url}", flush=True),
+            )

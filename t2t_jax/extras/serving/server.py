@@ -21,9 +21,8 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from t2t_jax.decoding.open_search import QueueFullError
 from t2t_jax.errors import UserError
-from t2t_jax.extras.serving.engine import Engine
+from t2t_jax.extras.serving.engine import Engine, QueueFullError
 from t2t_jax.system.signals import StopSignal
 
 log = logging.getLogger("t2t_jax.extras.serving")
@@ -52,11 +51,10 @@ class Application:
         )
         self._seconds = Histogram("t2t_request_seconds", "Time of a response.", registry=registry)
         self._sentences = Counter("t2t_sentences", "Sentences translated.", registry=registry)
-        search = engine.search
         for name, description, read_gauge in (
-            ("t2t_sentences_waiting", "Waiting sentences.", lambda: search.num_waiting),
-            ("t2t_rows_in_use", "Sentences in the search.", lambda: search.num_live),
-            ("t2t_rows", "Maximum number of sentences in the search.", lambda: search.num_rows),
+            ("t2t_sentences_waiting", "Waiting sentences.", lambda: engine.num_waiting),
+            ("t2t_rows_in_use", "Sentences in the batch.", lambda: engine.num_translating),
+            ("t2t_rows", "Maximum number of sentences in a batch.", lambda: engine.rows),
         ):
             Gauge(name, description, registry=registry).set_function(read_gauge)
         routes = [
@@ -95,10 +93,10 @@ class Application:
             prepared = await asyncio.to_thread(self._engine.prepare, texts, *languages)
         except UserError as error:
             raise HTTPException(400, str(error)) from error
-        limit = self._engine.search.limits.max_waiting
+        limit = self._engine.max_waiting
         if (num_parts := len(prepared.parts)) > limit:  # a long sentence has several parts
             raise HTTPException(413, f"{num_parts:,} sentences are more than {limit:,}; send fewer")
-        translations = await self._engine.translate(prepared, self._timeout)
+        translations = await self._engine.translate(prepared)
         self._sentences.inc(prepared.num_sentences)
         return translations[0] if isinstance(fields.q, str) else translations
 

@@ -11,13 +11,14 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import product
 
 import httpx
 import pytest
 
 from t2t_jax.__main__ import main
-from t2t_jax.decoding.open_search import Limits
-from t2t_jax.decoding.row_group import RowGroup
+from t2t_jax.decoding import programs
+from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
 from t2t_jax.extras.interchange.formats import read_model
 from t2t_jax.extras.interchange.run import write_run
@@ -44,9 +45,7 @@ def translator(model):
 @pytest.fixture(scope="module")
 def engine(translator):
     decoding = replace(translator.config.decoding, beam_size=2, max_extra_length=5)
-    engine = Engine(translator, decoding, Limits(rows=4, max_length=32, max_waiting=6))
-    yield engine
-    engine.search.close()
+    return Engine(translator, decoding, rows=4, max_length=32, max_waiting=6)
 
 
 @pytest.fixture
@@ -63,15 +62,15 @@ def client(engine):
 
 @pytest.fixture
 def held(monkeypatch):
-    """An event until which the search takes no sentence, and the number of those of each batch."""
-    event, batches, admit = threading.Event(), [], RowGroup.admit
+    """An event for which searches wait, and the number of sentences of each search."""
+    event, batches, search = threading.Event(), [], Translator.search
 
-    def wait(group, arrivals, *sizes):
+    def wait(translator, sentences, *arguments):
         event.wait(60)
-        batches.append(len(arrivals))
-        return admit(group, arrivals, *sizes)
+        batches.append(sum(len(sentence.source) > 0 for sentence in sentences))
+        return search(translator, sentences, *arguments)
 
-    monkeypatch.setattr(RowGroup, "admit", wait)
+    monkeypatch.setattr(Translator, "search", wait)
     yield event, batches
     event.set()
 
@@ -110,12 +109,13 @@ def test_sentences_of_several_requests_are_translated_together(client, engine, e
     event, batches = held
     with ThreadPoolExecutor(4) as pool:
         answers = pool.map(lambda text: post(client, q=text).json(), SENTENCES)
-        # Each of two groups holds what came first; the others wait for them.
-        wait_until(lambda: engine.search.num_live + engine.search.num_waiting == len(SENTENCES))
+        # The sentences that come while the first batch is translated form the second.
+        wait_until(lambda: engine.num_translating + engine.num_waiting == len(SENTENCES))
         event.set()
         translations = [answer["translatedText"] for answer in answers]
+    assert sum(batches) == len(SENTENCES)
+    assert len(batches) <= 2
     assert translations == expected(SENTENCES)
-    assert max(batches) > 1
 
 
 @pytest.mark.parametrize(
@@ -149,10 +149,9 @@ def test_other_paths_and_methods_are_refused(client):
 
 def test_a_sentence_that_is_too_long_is_split_or_refused(translator):
     decoding = replace(translator.config.decoding, long_lines="refuse")
-    engine = Engine(translator, decoding, Limits(rows=2, max_length=8))
+    engine = Engine(translator, decoding, rows=2, max_length=8)
     with running(engine) as client:
         answer = post(client, q=" ".join(SENTENCES).replace(".", ""))
-    engine.search.close()
     assert answer.status_code == 400
     assert "line 1 has" in answer.json()["error"]
 
@@ -160,15 +159,15 @@ def test_a_sentence_that_is_too_long_is_split_or_refused(translator):
 def test_a_full_queue_and_a_late_answer(engine, held):
     event, _ = held
     with running(engine, timeout=1.0) as client, ThreadPoolExecutor(5) as pool:
-        # 30 sentences, of which 8 are under way and 6 wait.
+        # A batch has 4 of 30 sentences, and at most 6 wait.
         answers = [*pool.map(lambda _: post(client, q=[SENTENCES[0]] * 6), range(5))]
+        event.set()
+        wait_until(lambda: not engine.num_translating + engine.num_waiting)
     late, full = ([one for one in answers if one.status_code == code] for code in (504, 429))
     assert len(late) + len(full) == 5
     assert late[0].json() == {"error": "the request took longer than 1 s"}
     assert full[0].headers["retry-after"] == "1"
-    assert full[0].json() == {"error": "6 sentences are already waiting; try again later"}
-    event.set()
-    wait_until(lambda: not engine.search.num_live + engine.search.num_waiting)
+    assert re.search("[26] sentences are already waiting; try again later", full[0].text)
 
 
 def test_a_failure_is_logged_without_the_text(client, engine, monkeypatch, caplog):
@@ -185,6 +184,21 @@ def test_a_failure_is_logged_without_the_text(client, engine, monkeypatch, caplo
     assert text not in caplog.text
 
 
+def test_a_failed_search_is_reported_and_later_requests_are_answered(client, expected, monkeypatch):
+    with monkeypatch.context() as broken:
+        broken.setattr(Translator, "search", lambda *_: 1 // 0)
+        assert post(client, q=SENTENCES).status_code == 500
+    assert post(client, q=SENTENCES).json() == {"translatedText": expected(SENTENCES)}
+
+
+def test_nothing_is_compiled_after_the_warm_up(client, engine):
+    engine.warm_up()
+    compiled = [program._cache_size() for program in (programs.begin_work, programs.proceed)]
+    for count, length in product((1, 2, 4), (1, 9)):
+        assert post(client, q=["file " * length] * count).status_code == 200
+    assert compiled == [p._cache_size() for p in (programs.begin_work, programs.proceed)]
+
+
 def test_health_metrics_and_the_page(client):
     assert client.get("/health").json() == {"status": "ok", "source": "en", "target": "de"}
     post(client, q=SENTENCES)
@@ -197,7 +211,7 @@ def test_health_metrics_and_the_page(client):
         "t2t_sentences_total 4.0",
         "t2t_sentences_waiting 0.0",
         "t2t_rows_in_use 0.0",
-        "t2t_rows 8.0",
+        "t2t_rows 4.0",
     ):
         assert line in metrics.splitlines()
     page = client.get("/")
@@ -237,7 +251,7 @@ def test_a_stop_answers_the_requests_that_wait(engine, expected, held):
             answers.append(post(client, q=SENTENCES).json())
 
     def stop():
-        wait_until(lambda: engine.search.num_live + engine.search.num_waiting == 4)
+        wait_until(lambda: engine.num_translating == 4)
         os.kill(os.getpid(), signal.SIGTERM)
         wait_until(lambda: bound.fileno() == -1)
         event.set()
@@ -255,7 +269,7 @@ def test_a_stop_answers_the_requests_that_wait(engine, expected, held):
 def test_a_request_chooses_among_several_languages():
     translator = translator_of(read_model("m2m100", NLLB))
     decoding = replace(translator.config.decoding, beam_size=1, max_extra_length=5)
-    engine = Engine(translator, decoding, Limits(rows=2, max_length=64))
+    engine = Engine(translator, decoding, rows=2, max_length=64)
     pairs = ("eng_Latn", "deu_Latn"), ("deu_Latn", "fra_Latn"), ("fra_Latn", "eng_Latn")
     with running(engine) as client:
         for source, target in pairs:
@@ -264,7 +278,6 @@ def test_a_request_chooses_among_several_languages():
             answer = post(client, q=SENTENCES[:1], source=source, target=target)
             assert answer.json()["translatedText"] == expected
         assert post(client, q="a", target="tlh").status_code == 400
-    engine.search.close()
 
 
 @pytest.mark.thorough
