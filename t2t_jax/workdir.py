@@ -211,7 +211,10 @@ def read_vocabulary(workdir: Path) -> Vocabulary:
 
 def fingerprints(corpus: Corpus, vocabulary: Vocabulary) -> dict[str, str]:
     """Return the hashes of a run's vocabulary and training text, by name."""
-    return {"vocabulary": vocabulary.fingerprint, "corpus": corpus.fingerprint("train")}
+    hashes = {"vocabulary": vocabulary.fingerprint, "corpus": corpus.fingerprint("train")}
+    # Nothing but its rows identifies a dev split that a program gives.
+    is_own = corpus.name == OWN and "dev" in corpus.splits
+    return hashes | ({"dev split": corpus.fingerprint("dev")} if is_own else {})
 
 
 def read_fingerprints(workdir: Path) -> dict[str, str]:

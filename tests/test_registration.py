@@ -89,6 +89,15 @@ def test_loading_runs_the_files_that_its_caller_names_and_a_saved_run_keeps_them
         load(workdir, register=str(bad))
 
 
+@pytest.mark.usefixtures("tables")
+def test_loading_warns_of_parts_that_the_run_was_not_trained_with(trained, tmp_path, capsys):
+    path, workdir = trained
+    other = tmp_path / "other.py"
+    other.write_text(f"{path.read_text()}\nEDITED = True\n")
+    load(workdir, register=other)
+    assert f"other.py, which is not as it was when {workdir}" in capsys.readouterr().err
+
+
 def test_a_single_number_that_a_norm_learns_stays_one_in_files(trained, tmp_path):
     model = portable_model(trained[1])
     safetensors.write(model, tmp_path)

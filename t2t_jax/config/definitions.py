@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import linecache
 import sys
 import textwrap
 from contextlib import suppress
@@ -75,12 +76,18 @@ def source_of(part: Any) -> str:
     except (OSError, TypeError):
         if not isinstance(part, type):
             raise
-    # Before Python 3.13, only the methods of a notebook's class have a source.
-    leaves = [(leaf.name, str(leaf.type), repr(leaf.default)) for leaf in fields(part)]
+    # Python 3.11 and 3.12 know the file of a class only if its module was imported, and not for a
+    # notebook or a config file. Its methods name the file, but for those that `dataclass` makes.
     functions = map(inspect.unwrap, filter(inspect.isfunction, vars(part).values()))
-    # "<string>" is the code that `dataclass` makes.
-    texts = (inspect.getsource(x) for x in functions if x.__code__.co_filename != "<string>")
-    return "".join([f"{leaves}\n", *map(textwrap.dedent, texts)])
+    files = {function.__code__.co_filename for function in functions} - {"<string>"}
+    lines = [line for file in sorted(files) for line in linecache.getlines(file)]
+    nodes = ast.walk(ast.parse("".join(lines)))
+    classes = [x for x in nodes if isinstance(x, ast.ClassDef) and x.name == part.__name__]
+    if not classes:
+        raise OSError(f"the source of {part.__name__} is not known")
+    last = max(classes, key=lambda node: node.lineno)  # a class may be defined again
+    begin = min([last.lineno, *(decorator.lineno for decorator in last.decorator_list)])
+    return textwrap.dedent("".join(lines[begin - 1 : last.end_lineno]))
 
 
 def definition(value: Any) -> Any:

@@ -24,7 +24,9 @@ _seen: set[str] = set()
 def run_file(path: str) -> dict[str, Any]:
     """Run a Python file and return its global variables."""
     if Path(path).suffix != ".py":
-        raise UserError(f"config file {path} is not a .py file; see configs/ for the ones that are")
+        raise UserError(f"{path} is not a .py file; see configs/ for the config files")
+    if not Path(path).is_file():
+        raise UserError(f"{path}: No such file; check the path")
     with registering():
         return guarded(path, lambda: runpy.run_path(path))
 
@@ -72,6 +74,6 @@ def _mistake(path: str, error: BaseException) -> UserError:
     if isinstance(error, UserError):
         return UserError(f"{where}: {text}")
     return UserError(
-        f"{where}: {type(error).__name__}: {text}; mend the file, where get_config() without "
-        "arguments or VARIANTS gives a t2t_jax.Config, as in configs/base.py"
+        f"{where}: {type(error).__name__}: {text}; mend the file; as a config, it needs "
+        "get_config() without arguments or VARIANTS, as in configs/base.py"
     )

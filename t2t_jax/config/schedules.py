@@ -34,6 +34,14 @@ class Schedule:
     has_parameters: ClassVar[bool] = True
     """Whether the fields of the row are parameters."""
 
+    def __init_subclass__(cls) -> None:
+        """Refuse a class without a decay, and one with a `__call__`, which nothing would read."""
+        require(
+            (hasattr(cls, "decay") or cls.rate is not None) and "__call__" not in vars(cls),
+            f"{cls.__name__} is a t2t_jax.Schedule: give it the method decay(n, warmup_steps, end) "
+            "and no __call__, or no base class and the method __call__(step)",
+        )
+
     def check(self, training: "TrainingConfig") -> None:
         """Refuse, with a `UserError`, a training section that does not suit the schedule."""
 

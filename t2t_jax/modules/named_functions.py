@@ -42,8 +42,8 @@ def call(
     if not entry.title:
         return function(*arrays, **options)
     leaves = jax.tree.leaves(arrays)
-    types = ", ".join(f"{x.dtype}{list(x.shape)}" for x in leaves if hasattr(x, "dtype"))
-    with user_code(f"{entry.title} for {types}", "fix the function"):
+    types = [f"{x.dtype}{list(x.shape)}" if hasattr(x, "dtype") else str(x) for x in leaves]
+    with user_code(f"{entry.title} for {', '.join(types)}", "fix the function"):
         output = jnp.asarray(function(*arrays, **options))
     if output.shape != tuple(shape) or not jnp.issubdtype(output.dtype, jnp.floating):
         raise UserError(

@@ -19,10 +19,12 @@ from t2t_jax.modules.parameters import Parameters
 from t2t_jax.parallel.devices import local_devices
 from t2t_jax.parallel.mesh import make_mesh
 from t2t_jax.run.history import History, dev_score, score_at, score_name
+from t2t_jax.run.own_parts import warn_of_changed_parts
 from t2t_jax.system.html_table import html_table
 from t2t_jax.system.opening import resolve_run
 from t2t_jax.training.parameters import described_parameters, load_parameters, reads_ema
-from t2t_jax.workdir import StoredRun, read_log, read_run
+from t2t_jax.training.storage import steps_of_run
+from t2t_jax.workdir import CHECKPOINTS, StoredRun, read_log, read_run
 
 _Path = str | os.PathLike[str]
 _MOST_ROWS = 10
@@ -34,7 +36,7 @@ def load(
     average: int | None = None,
     step: int | Literal["best"] | None = None,
     parallel: MeshConfig | None = None,
-    register: _Path | Sequence[_Path] = (),
+    register: _Path | Sequence[_Path] | None = None,
 ) -> Translator:
     """Load the translator of a run, or an ensemble of several runs.
 
@@ -64,7 +66,7 @@ def load(
                 f"workdir={quote(path)} is a {type(path).__name__}; give the path of a run "
                 "directory, or a list of several"
             )
-    for file in [register] if isinstance(register, str | os.PathLike) else register:
+    for file in [register] if isinstance(register, str | os.PathLike) else register or ():
         run_file(os.fspath(file))
     runs = [read_run(resolve_run(path)) for path in workdirs]
     if not runs:
@@ -72,6 +74,7 @@ def load(
     for run in runs[1:]:
         _check_same(runs[0], run)
     for run in runs:
+        warn_of_changed_parts(run.config, run.workdir)
         for problem in function_problems(run.config):
             warn(f"{run.workdir}: {problem}")
     if not isinstance(parallel, MeshConfig | None):
@@ -139,7 +142,9 @@ class TrainedRun:
         with suppress(UserError, OSError):  # the directory may have been deleted
             run = read_run(self.directory)
             size_text = f"{num_parameters(run.config.model, len(run.vocabulary)):,}"
-        step = max((record["step"] for record in self.history.training), default=0)
+        # The last steps may have no log record, and the checkpoints may have been deleted.
+        steps = {record["step"] for record in self.history.training} | {0}
+        step = max(steps.union(steps_of_run(self.directory, CHECKPOINTS)))
         score_text = score_at(self.history.evaluations)
         return f"<TrainedRun: {self.directory}, {size_text} parameters, step {step:,}{score_text}>"
 

@@ -14,10 +14,10 @@ from jax.sharding import Mesh
 
 from t2t_jax.config import Config
 from t2t_jax.config.registered import registered_parts
-from t2t_jax.errors import UserError
+from t2t_jax.errors import UserError, warn
 from t2t_jax.modules.network import Network, declared_parameters
 from t2t_jax.parallel.processes import is_main
-from t2t_jax.run.provenance import UNKNOWN, hash_of_part
+from t2t_jax.run.provenance import UNKNOWN, hash_of_definition
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.records import Record, read_object, schema
 from t2t_jax.training.optimizer import probe
@@ -25,7 +25,7 @@ from t2t_jax.training.recipe import make_optimizer
 from t2t_jax.training.schedule import scheduled_rate
 from t2t_jax.training.state import abstract_state
 from t2t_jax.training.storage import steps_of_run
-from t2t_jax.workdir import CHECKPOINTS, REGISTERED
+from t2t_jax.workdir import CHECKPOINTS, REGISTERED, check_registered
 
 _STEPS = [2**power for power in range(16)]
 _SCHEMA = schema(
@@ -61,6 +61,20 @@ def compare_own_parts(config: Config, model: Network, mesh: Mesh, workdir: Path)
             raise _mismatch(config, field, "another definition")
 
 
+def warn_of_changed_parts(config: Config, workdir: Path) -> None:
+    """Warn of each registered part that is not the one that a stored run was trained with."""
+    path = workdir / REGISTERED / "parts.json"
+    stored = read_object(path, _SCHEMA, "remove it")["definitions"] if path.is_file() else {}
+    for field, part in registered_parts(config).items():
+        before, after = stored.get(field, UNKNOWN), hash_of_definition(part)
+        if UNKNOWN not in (before, after) and before != after:
+            warn(f"{part.title} is not the one that {workdir} was trained with")
+    try:
+        check_registered(config, workdir)
+    except UserError as error:
+        warn(str(error))
+
+
 def _mismatch(config: Config, field: str, difference: str) -> UserError:
     part = registered_parts(config)[field]
     return UserError(
@@ -72,7 +86,7 @@ def _mismatch(config: Config, field: str, difference: str) -> UserError:
 def _record(config: Config, model: Network, mesh: Mesh) -> Record:
     parts = registered_parts(config)
     # `check_registered` compares the files of parts that a file registered.
-    hashes = {field: hash_of_part(part) for field, part in parts.items() if not part.source}
+    hashes = {field: hash_of_definition(part) for field, part in parts.items() if not part.source}
     record: Record = {"definitions": hashes}
     if "schedule" in parts:
         width = config.model.scaling_width

@@ -227,10 +227,17 @@ def _hashes_of_package(name: str) -> dict[str, str]:
 
 
 def hash_of_part(registered: Registered) -> str:
-    """Return a hash of the file or notebook part that registered a name; `UNKNOWN` if lost."""
+    """Return a hash of the file that registered a name, or else of the definition."""
+    if registered.source is None:
+        return hash_of_definition(registered)
     with suppress(SyntaxError, ValueError, RecursionError):
-        if registered.source:
-            return _hash(syntax(registered.source.text))
+        return _hash(syntax(registered.source.text))
+    return UNKNOWN
+
+
+def hash_of_definition(registered: Registered) -> str:
+    """Return a hash of the function or class of a name; `UNKNOWN` if its source is lost."""
+    with suppress(SyntaxError, ValueError, RecursionError):
         part = getattr(registered.part, "function", registered.part)  # an `Entry` has a function
         code = definition(part)
         if isinstance(code, tuple) and code[1:] == ([], None):  # as earlier versions hash it

@@ -17,7 +17,7 @@ from t2t_jax.config.corpus_name import OWN
 from t2t_jax.config.registered import with_parts
 from t2t_jax.config.schedules import Schedule
 from t2t_jax.decoding.translator import Translator
-from t2t_jax.errors import UserError, warn
+from t2t_jax.errors import UserError, quote, warn
 from t2t_jax.parallel.processes import Agreement, agree, broadcast_from_main, hosts, is_main
 from t2t_jax.run.evaluation import evaluate_split
 from t2t_jax.run.hooks import Hook
@@ -97,8 +97,10 @@ def train(
       DivergedError: the loss or gradient was not finite in too many consecutive steps, or an
         evaluation had no finite probabilities. A `DivergedError` is a `UserError`.
     """
-    if until is not None and until < 1:
-        raise UserError(f"until={until} is not a step; give 1 or more, or leave it out")
+    if not isinstance(config, Config):
+        raise UserError(f"config={quote(config)} is not a t2t_jax.Config; give one")
+    if until is not None and not (type(until) is int and until >= 1):
+        raise UserError(f"until={quote(until)} is not a step; give 1 or more, or leave it out")
     own_parts = {"loss": loss, "optimizer": optimizer, "schedule": schedule}
     config = with_parts(config, {f"training.{name}": part for name, part in own_parts.items()})
     parts = RunParts(metrics, hooks, data)
@@ -279,14 +281,16 @@ def _end_reason(run: Run, step: int, signal: int) -> tuple[str, str]:
     """Return the reason why training ended, and advice for the user."""
     progress = f"step {step:,} of {run.last_step:,}"
     reason = run.reason_to_stop if step < run.last_step else None
-    command = f"evaluate --workdir {shlex.quote(str(run.workdir))}"
-    if run.has_dev and "test" not in run.corpus.splits:
-        command += " --split dev"
-    if reason and run.config.checkpoint.keep_best:
-        command += " --step best"
-    advice = f"score: {command_line(command)}"
+    scores_dev = run.has_dev and "test" not in run.corpus.splits
+    is_best = bool(reason) and run.config.checkpoint.keep_best
     if run.config.data.corpus == OWN:
-        advice = f"score: t2t_jax.evaluate(t2t_jax.load({str(run.workdir)!r}), data)"
+        best, split = ", step='best'" * is_best, ", 'dev'" * scores_dev
+        translator = f"t2t_jax.load({str(run.workdir)!r}{best})"
+        advice = f"score: t2t_jax.evaluate({translator}, data{split})"
+    else:
+        flags = " --split dev" * scores_dev + " --step best" * is_best
+        command = f"evaluate --workdir {shlex.quote(str(run.workdir))}{flags}"
+        advice = f"score: {command_line(command)}"
     if signal:
         return f"stopped after step {step:,}", "run the same command to resume"
     if reason:

@@ -1,6 +1,7 @@
 """Parts with parameters that a file, a notebook or a plugin registers under a name."""
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import numpy as np
 import optax
@@ -96,6 +97,7 @@ def test_a_cell_runs_again_and_another_text_needs_replace():
         ("schedule", lambda: 1, "too many positional arguments"),
         ("optimizer", lambda params, state: 1, "(training): missing a required argument: 'state'"),
         ("position", lambda x: x, "the method bias(distances, num_heads, causal, **learned)"),
+        ("position", SimpleNamespace(bias=lambda distances: 0), "give bias(distances, num_heads, "),
         ("measure", lambda hypotheses: 0, "that returns a score per sentence"),
         ("activation", 3.0, "activation 'mine' is a float; register a function"),
         ("task", "translation", "task 'mine' is a str, not a TaskFacts"),
@@ -171,7 +173,7 @@ def test_a_stored_decay_fraction_is_a_parameter_of_its_schedule():
 
 def test_a_position_scheme_is_a_function_or_a_class_with_a_bias():
     t2t_jax.register("position", "zeros")(lambda positions, d_model: None)
-    assert POSITIONS["zeros"].sinusoids(3, 4) is None
+    assert POSITIONS["zeros"].sinusoids.load()(3, 4) is None
 
     @t2t_jax.register("position")
     @dataclass(frozen=True)
@@ -181,7 +183,8 @@ def test_a_position_scheme_is_a_function_or_a_class_with_a_bias():
         def bias(self, distances, num_heads, causal):
             return -self.slope * abs(distances)
 
-    assert POSITIONS["near(slope=2.0)"].bias(3, num_heads=1, causal=True) == -6
+    bias = POSITIONS["near(slope=2.0)"].bias.load()
+    assert bias(3, num_heads=1, causal=True) == -6
 
 
 def test_every_kind_of_the_table_of_plugins_can_be_registered():

@@ -188,6 +188,8 @@ def test_a_killed_run_on_own_data_is_the_run_on_text_files(tiny_run, tmp_path):
     refusal = f"is not what {workdir} was started with (corpus.sha256 in there); give as `data`"
     with refused(f"python: {refusal}"):
         train(unnamed, workdir, data={**data, "train": data["train"][::-1]})
+    with refused("was trained with another dev split than this run"):
+        train(unnamed, workdir, data={**data, "dev": data["dev"][::-1]})
     with refused(f"bundled: {refusal}"):
         train(unnamed, workdir)
     with refused("give the same data to t2t_jax.train(config, workdir, data=...)"):

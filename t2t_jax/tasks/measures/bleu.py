@@ -17,7 +17,7 @@ import numpy as np
 
 from t2t_jax.config.tables import MEASURES
 from t2t_jax.data.languages import language_of
-from t2t_jax.errors import UserError, needs_extra, quote
+from t2t_jax.errors import UserError, needs_extra, quote, user_code
 from t2t_jax.paper import TEST_SETS
 from t2t_jax.plugins import load_named
 
@@ -182,13 +182,14 @@ def split_words(lines: Sequence[str], language: str) -> list[str]:
 
 def mean_of_sentences(metric: str, hypotheses: Sequence[str], references: Sequence[str]) -> float:
     """Average the scores of a measure, one of `MEASURES`, over sentences."""
-    scores = [*load_named(MEASURES[metric].function)(hypotheses, references)]
+    with user_code(f"measure {quote(metric)}", "return a number for each sentence"):
+        scores = [*map(float, load_named(MEASURES[metric].function)(hypotheses, references))]
     if len(scores) != len(hypotheses):
         raise UserError(
             f"measure {quote(metric)} returned {len(scores)} scores for {len(hypotheses)} "
             "sentences; return one score for each"
         )
-    return fmean(map(float, scores))
+    return fmean(scores)
 
 
 def sentence_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> list[float]:
