@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Int32, Int64, Integer, UInt64
+from jaxtyping import Int32, Int64, Integer
 
 from t2t_jax.batch import Batch, Sequence
 
@@ -167,19 +167,3 @@ def fill_rows(
     arrays[1, cells] = np.repeat(segments, lengths)
     arrays[2, cells] = ranges(np.zeros_like(lengths), lengths)
     return Sequence(*arrays.reshape(3, *shape))
-
-
-def random_bits(
-    stream: UInt64[np.ndarray, " 2"], rows: StepRows, count: int
-) -> UInt64[np.ndarray, "rows count"]:
-    """Draw raw random bits for each row of a step, identical in every version of NumPy.
-
-    Args:
-      stream: the seed, and an integer that no other use of the seed has.
-      count: the number of 64-bit integers for each row.
-    """
-    bits = [
-        np.random.Philox(key=stream, counter=[0, row_number, rows.step, 0]).random_raw(count)
-        for row_number in rows.numbers.tolist()
-    ]
-    return np.array(bits, np.uint64).reshape(len(bits), count)

@@ -12,7 +12,6 @@ from t2t_jax.data.corpus import Corpus
 from t2t_jax.data.tokenized import TrainText, document_text
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding import arguments, row_group
-from t2t_jax.decoding.search.hypotheses import SearchResult
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
 from t2t_jax.modules.models import start_id
@@ -166,14 +165,9 @@ def generate(
     outputs: list[list[int]] = [[] for _ in sentences]
     with within_memory(decoding=True):
         for index, best in translator.search(sentences, config.decoding, 1, seed):
-            outputs[index] = _tokens(best)
+            outputs[index] = best.tokens[0, : int(best.lengths[0])].tolist()
     ids = [sentence.source[1:] for sentence in sentences]
     return [_cut_at_stop(text, stop) for text in continuations(translator.vocabulary, ids, outputs)]
-
-
-def _tokens(result: SearchResult) -> list[int]:
-    """Return the tokens of the best hypothesis of a sentence."""
-    return result.tokens[0, : int(result.lengths[0])].tolist()
 
 
 def _sentences(

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Int32, Integer, UInt8
+from jaxtyping import Int32, Integer, UInt8, UInt64
 
 from t2t_jax.batch import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Batch, Patches, Sequence
 from t2t_jax.config import DataConfig, ImageEncoderConfig, ModelConfig
-from t2t_jax.data.rows import BatchShape, Examples, Placement, StepRows, fill_rows, random_bits
+from t2t_jax.data.rows import BatchShape, Examples, Placement, StepRows, fill_rows
 from t2t_jax.data.tokenized import flatten
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
@@ -107,7 +107,7 @@ class MaskedText(Examples):
         sides = np.asarray(self.target_tokens), np.asarray(self.target_offsets)
         text = fill_rows(*sides, placement, (shape.rows, length))
         random_stream = np.array([self.seed, _STREAM], np.uint64)
-        random_words = random_bits(random_stream, rows, 2 * length)  # [rows, 2 * length]
+        random_words = _random_bits(random_stream, rows, 2 * length)  # [rows, 2 * length]
         rank_bits, token_bits = random_words[:, :length], random_words[:, length:]
         # The subwords to predict, `share` of each row but at least one, have the lowest rank bits.
         is_subword = (text.segments != 0) & ~np.isin(text.tokens, _SPECIAL)
@@ -208,3 +208,19 @@ def labelled_images(
     targets, offsets = label_ids[label_ids >= 0], np.cumsum(np.append(0, label_ids >= 0))
     token_arrays = tokens.ravel(), np.arange(len(images) + 1) * tokens.shape[1], targets, offsets
     return LabelledImages(*token_arrays, {}, len(images), np.zeros_like(targets), patches)
+
+
+def _random_bits(
+    stream: UInt64[np.ndarray, " 2"], rows: StepRows, count: int
+) -> UInt64[np.ndarray, "rows count"]:
+    """Draw raw random bits for each row of a step, identical in every version of NumPy.
+
+    Args:
+      stream: the seed, and an integer that no other use of the seed has.
+      count: the number of 64-bit integers for each row.
+    """
+    bits = [
+        np.random.Philox(key=stream, counter=[0, row_number, rows.step, 0]).random_raw(count)
+        for row_number in rows.numbers.tolist()
+    ]
+    return np.array(bits, np.uint64).reshape(len(bits), count)
