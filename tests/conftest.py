@@ -278,6 +278,16 @@ def tables(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         table.registered_parts.update(parts)
 
 
+@pytest.fixture(scope="module")
+def forgotten_parts() -> Iterator[None]:
+    """Forget, at the end of the file, all parts that are registered."""
+    yield
+    from t2t_jax.config.registry import REGISTRIES
+
+    for table in REGISTRIES.values():
+        table.registered_parts.clear()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def quiet_orbax() -> None:
     """As in every program: what Orbax leaves behind would fail a later test with its complaint."""

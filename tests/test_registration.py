@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from t2t_jax import UserError, evaluate, load, run_grid, train
-from t2t_jax.config import registry, tables
+from t2t_jax.config import registry
 from t2t_jax.config.file import load_config, load_grid
 from t2t_jax.extras.interchange import safetensors
 from t2t_jax.extras.interchange.portable import portable_model
@@ -40,15 +40,13 @@ VARIANTS = {{"doubled": get_config()}}
 
 
 @pytest.fixture(scope="module")
-def trained(tiny_run, tmp_path_factory):
+def trained(tiny_run, tmp_path_factory, forgotten_parts):
     """The config file and the directory of a run of two steps."""
     folder = tmp_path_factory.mktemp("registration")
     path = folder / "own.py"
     path.write_text(_FILE.format(tiny=tiny_run.folder / "tiny.py", corpus=tiny_run.without_dev))
     assert train(load_config(str(path)), folder / "run").exit_code == 0
-    yield path, folder / "run"
-    for table in tables.TABLES.values():
-        table.registered_parts.clear()
+    return path, folder / "run"
 
 
 def test_a_run_keeps_the_file_that_registered_what_its_config_names(trained):

@@ -7,7 +7,6 @@ import pytest
 from flax.traverse_util import flatten_dict
 
 import t2t_jax
-from t2t_jax.data.vocabularies.learning import train_vocabulary
 from tests.decoding.random_models import CONFIG, random_translator, sentences
 from tests.examples.loading import load_example
 
@@ -26,9 +25,9 @@ def example():
 
 
 @pytest.fixture(scope="module")
-def translator():
+def translator(vocabulary):
     changes = {"model.dropout_rate": 0.0, "model.num_decoder_layers": 2}
-    return random_translator(CONFIG.replace(changes), train_vocabulary([(_LINES, _LINES)], 100))
+    return random_translator(CONFIG.replace(changes), vocabulary)
 
 
 def _batch(translator):

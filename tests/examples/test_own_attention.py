@@ -8,13 +8,10 @@ import pytest
 import t2t_jax
 from t2t_jax.config import AttentionConfig, Config
 from t2t_jax.config.cost import num_parameters
-from t2t_jax.data.vocabularies.learning import train_vocabulary
 from t2t_jax.modules.named_functions import function_problems
-from tests.decoding.random_models import CONFIG, log_probs, random_translator, sentences
-from tests.examples.loading import load_example
+from tests.decoding.random_models import CONFIG, log_probs, random_translator
+from tests.examples.loading import assert_loss_falls, load_example, quick_config
 from tests.selection import thorough_after
-from tests.tiny import tiny_sizes
-from tests.trained import records_of
 
 LAYER = 2
 KINDS = {
@@ -25,14 +22,12 @@ KINDS = {
 
 
 @pytest.fixture(scope="module", autouse=True)
-def own_attention():
+def own_attention(forgotten_parts):
     return load_example("own_attention")
 
 
 @pytest.fixture(scope="module", params=["gated_attention", "differential_attention"])
-def translator(request, own_attention):
-    lines = sentences(300, 12)
-    vocabulary = train_vocabulary([(lines, lines)], 100)
+def translator(request, own_attention, vocabulary):
     fields = {"attention_kind": request.param, "num_heads": 4, "num_kv_heads": 2, "d_k": 6}
     config = CONFIG.replace({f"model.{name}": value for name, value in fields.items()})
     return random_translator(config, vocabulary)
@@ -133,14 +128,9 @@ def test_an_object_of_a_kind_is_a_value_of_a_config(own_attention):
 
 @pytest.mark.parametrize("kind", thorough_after(1, ["differential_attention", "gated_attention"]))
 def test_training_lowers_the_loss(own_attention, tmp_path, monkeypatch, kind):
-    fast = {"training.warmup_steps": 5, "training.peak_learning_rate": 0.01}
-    fields = tiny_sizes(16, (1, 1)) | fast | {"training.log_every_steps": 1}
-    config = own_attention.load_config("quickstart").replace(fields)
-    models = own_attention.variants(config.model)
+    models = own_attention.variants(quick_config(own_attention, monkeypatch).model)
     assert models["differential_attention"].pop("d_k") == 8
     assert models["differential_attention"].pop("num_heads") == 1
-    monkeypatch.setattr(own_attention, "load_config", lambda name: config)
     monkeypatch.setattr(own_attention, "variants", lambda model: {kind: models[kind]})
     own_attention.main(str(tmp_path), num_train_steps=10)
-    losses = [record["loss"] for record in records_of(tmp_path / kind, "train")]
-    assert losses[-1] < losses[0] - 0.1
+    assert_loss_falls(tmp_path / kind)

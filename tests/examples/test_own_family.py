@@ -7,26 +7,19 @@ import pytest
 import t2t_jax
 from t2t_jax import Config, UserError
 from t2t_jax.config.cost import num_parameters
-from t2t_jax.config.families import FAMILIES
-from t2t_jax.data.vocabularies.learning import train_vocabulary
-from tests.decoding.random_models import CONFIG, random_translator, sentences
-from tests.examples.loading import load_example
+from tests.decoding.random_models import CONFIG, random_translator
+from tests.examples.loading import assert_loss_falls, load_example, quick_config
 from tests.modules.conftest import make_batch
 from tests.modules.numpy_transformer import self_attention_layers, sinusoids
-from tests.tiny import tiny_sizes
-from tests.trained import records_of
 
 
 @pytest.fixture(scope="module", autouse=True)
-def own_family():
-    yield load_example("own_family")
-    FAMILIES.registered_parts.clear()
+def own_family(forgotten_parts):
+    return load_example("own_family")
 
 
 @pytest.fixture(scope="module")
-def translator():
-    lines = sentences(300, 12)
-    vocabulary = train_vocabulary([(lines, lines)], 100)
+def translator(vocabulary):
     config = CONFIG.replace({"model.architecture": "prefix", "model.num_decoder_layers": 2})
     return random_translator(config, vocabulary)
 
@@ -92,10 +85,6 @@ def test_distances_within_a_row_are_refused():
 
 
 def test_training_lowers_the_loss(own_family, tmp_path, monkeypatch):
-    fast = {"training.warmup_steps": 5, "training.peak_learning_rate": 0.01}
-    fields = tiny_sizes(16, (1, 1)) | fast | {"training.log_every_steps": 1}
-    config = own_family.load_config("quickstart").replace(fields)
-    monkeypatch.setattr(own_family, "load_config", lambda name: config)
+    quick_config(own_family, monkeypatch)
     own_family.main(str(tmp_path / "run"), num_train_steps=10)
-    losses = [record["loss"] for record in records_of(tmp_path / "run", "train")]
-    assert losses[-1] < losses[0] - 0.1
+    assert_loss_falls(tmp_path / "run")

@@ -7,13 +7,13 @@ import jax.numpy as jnp
 import pytest
 
 from t2t_jax import UserError, train
-from t2t_jax.config.tables import LOSSES
 from t2t_jax.training.storage import steps_in
 from t2t_jax.workdir import LOG_FIGURES
 from tests.selection import thorough_after
 from tests.trained import account, bits, records_of, timeless_log
 
 STEPS = 12
+pytestmark = pytest.mark.usefixtures("forgotten_parts")
 
 
 @pytest.fixture(scope="module")
@@ -47,12 +47,6 @@ class Events(list):
         self.append((step, metrics["of"], int(state.step)))
         metrics.clear()
         state.params.clear()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def losses():
-    yield
-    LOSSES.registered_parts.clear()
 
 
 @pytest.fixture(scope="module")

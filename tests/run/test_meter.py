@@ -10,7 +10,6 @@ import pytest
 
 from t2t_jax.config import TrainingConfig
 from t2t_jax.parallel.devices import peak_memory
-from t2t_jax.run import progress
 from t2t_jax.run.log import RunLog
 from t2t_jax.run.meter import StepMeter
 from t2t_jax.run.progress import EVALUATION, PhaseTimer
@@ -20,14 +19,6 @@ from t2t_jax.training.step import StepMetrics
 
 TOKENS = 50.0
 STEPS = 10
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    """The time that the meter sees, in a list of one number."""
-    now = [0.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
-    return now
 
 
 def _metrics():

@@ -10,15 +10,6 @@ from t2t_jax.run.progress import CHECKPOINTS, DATA, EVALUATION, START, STEPS, Ph
 
 
 @pytest.fixture
-def clock(monkeypatch):
-    """The time that `PhaseTimer` sees, in a list of one number."""
-    now = [0.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(progress.time, "time", lambda: 1e9 + now[0])
-    return now
-
-
-@pytest.fixture
 def steps(monkeypatch):
     """Steps by their name: what is to be set when a device is done with one."""
     steps = {name: threading.Event() for name in "ab"}

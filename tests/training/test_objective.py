@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 
 from t2t_jax.config.registered import with_parts
-from t2t_jax.config.tables import LOSSES
 from t2t_jax.errors import UserError
 from t2t_jax.modules.models import make_model
 from t2t_jax.parallel.mesh import batch_layout, make_mesh
 from t2t_jax.training.state import abstract_state, create_state, init_state
 from t2t_jax.training.step import abstract_batch, check_functions, compile_train_step
 from tests.parallel.test_meshes import make_batch, make_config, on_eight_devices
+
+pytestmark = pytest.mark.usefixtures("forgotten_parts")
 
 
 def _mask(batch):
@@ -63,12 +64,6 @@ def _assert_near(result, expected, **tolerance):
 def calm(tiny):
     fields = {"training__learning_rate_factor": 0.1, "training__adam_epsilon": 1e-6}
     return tiny.changed(model__dropout_rate=0.3, **fields)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def losses():
-    yield
-    LOSSES.registered_parts.clear()
 
 
 def _compiled(run, loss=None, metrics=None):
