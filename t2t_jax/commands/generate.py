@@ -64,12 +64,9 @@ class GenerateCommand(RunFlags):
     def _lines(self, translator: "Translator", prompts: list[str], first_line: int) -> list[bytes]:
         from t2t_jax.tasks.language_modelling import generate
 
-        texts = generate(translator, prompts, first_line=first_line, **self._settings)
-        lines = (prompt.rstrip() + text for prompt, text in zip(prompts, texts, strict=True))
-        return [f"{' '.join(text.splitlines())}\n".encode() for text in lines]
-
-    @property
-    def _settings(self) -> dict[str, Any]:
         decoding_names = "temperature", "top_k", "top_p", "beam_size", "min_length"
         names = "max_tokens", "stop", "seed", *decoding_names, "no_repeat_ngram_size"
-        return {name: getattr(self, name) for name in names}
+        settings: dict[str, Any] = {name: getattr(self, name) for name in names}
+        texts = generate(translator, prompts, first_line=first_line, **settings)
+        lines = (prompt.rstrip() + text for prompt, text in zip(prompts, texts, strict=True))
+        return [f"{' '.join(text.splitlines())}\n".encode() for text in lines]

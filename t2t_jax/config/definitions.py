@@ -69,7 +69,7 @@ def source_of(part: Any) -> str:
     """Return the source text of a function or class, also of a notebook.
 
     Raises:
-      OSError or TypeError: Python cannot find the source.
+      OSError, TypeError or SyntaxError: Python cannot find the source.
     """
     try:
         return textwrap.dedent(inspect.getsource(part))
@@ -107,7 +107,7 @@ def definition(value: Any) -> Any:
     file = getattr(sys.modules.get(module), "__file__", "") or ""
     try:
         text = source_of(value)
-    except (OSError, TypeError):  # a plain value, or a function without source
+    except (OSError, TypeError, SyntaxError):  # a plain value, or a function without source
         return value
     with suppress(SyntaxError, ValueError):  # a lambda within a longer statement
         text = syntax(text)

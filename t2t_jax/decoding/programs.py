@@ -121,11 +121,7 @@ def begin_work(search: Search, sizes: Sizes, inputs: SearchInputs) -> Work:
 
 @partial(InterceptedJit, static_argnames="search", donate_argnames="work")
 def proceed(
-    search: Search,
-    inputs: SearchInputs,
-    work: Work,
-    arrivals: Arrivals,
-    max_live: Int[Array, ""],
+    search: Search, inputs: SearchInputs, work: Work, arrivals: Arrivals, max_live: Int[Array, ""]
 ) -> tuple[Work, Progress]:
     """Add new sentences, and search until at most `max_live` sentences are live (unfinished).
 
