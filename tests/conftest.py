@@ -280,12 +280,14 @@ def tables(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def forgotten_parts() -> Iterator[None]:
-    """Forget, at the end of the file, all parts that are registered."""
-    yield
+    """Forget, at the end of the file, the parts that it registers."""
     from t2t_jax.config.registry import REGISTRIES
 
-    for table in REGISTRIES.values():
+    before = [(table, dict(table.registered_parts)) for table in REGISTRIES.values()]
+    yield
+    for table, parts in before:
         table.registered_parts.clear()
+        table.registered_parts.update(parts)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -117,16 +117,16 @@ RELATIVE_BUCKETS = 32
 class PositionFacts:
     """The properties of a position scheme."""
 
-    sinusoids: Entry | None = None
-    """A function of the number of positions t and the width d_model, which returns fixed vectors
-    `[t, d_model]` to add to embeddings."""
+    sinusoids: Callable[..., Any] | str | None = None
+    """A function, or its import path, of the number of positions t and the width d_model, which
+    returns fixed vectors `[t, d_model]` to add to embeddings."""
     has_table: bool = False
     """Whether a learned table of `model.num_positions` vectors is added to embeddings."""
     turns: bool = False
     """Whether pairs of query and key values are rotated, by the fields `model.rotary_*`."""
-    bias: Entry | None = None
-    """A function of distances `[q, k]`, `num_heads`, `causal` and the parameters by name, which
-    returns the bias `[h, q, k]` of self-attention scores."""
+    bias: Callable[..., Any] | str | None = None
+    """A function, or its import path, of distances `[q, k]`, `num_heads`, `causal` and the
+    parameters by name, which returns the bias `[h, q, k]` of self-attention scores."""
     parameters: Callable[["ModelConfig"], Mapping[str, Parameter]] = nothing
     """A function from the `ModelConfig` to the parameters of each stack by name. The last axis is
     d_model, or the number of heads for a bias."""
@@ -136,19 +136,34 @@ def _table(size: int, width: int, model: "ModelConfig") -> Mapping[str, Paramete
     return {"embedding": Parameter((size, width), deviation=model.scaling_width**-0.5)}
 
 
+def _checked(
+    function: Callable[..., Any], title: str, shape_of: Callable[..., tuple[int, ...]]
+) -> Callable[..., Any]:
+    """Return a function that refuses results of another shape than `shape_of` its arguments."""
+
+    def checked(*arguments: Any, **options: Any) -> Any:
+        with user_code(title, "fix the function"):
+            result, shape = function(*arguments, **options), shape_of(*arguments, **options)
+            if result.shape != shape:
+                raise ValueError(f"its result has the shape {result.shape}, not {shape}")
+        return result
+
+    return checked
+
+
 def _own_positions(part: Any, title: str) -> PositionFacts:
     if callable(bias := getattr(part, "bias", None)):
         # A learned parameter may have no default, so the names of all arguments are not known.
         with user_code(f"{title}.bias", "give bias(distances, num_heads, causal, **learned)"):
             inspect.signature(bias).bind_partial(None, num_heads=1, causal=True)
-        parameters = getattr(part, "parameters", nothing)
-        return PositionFacts(bias=Entry(bias, title=title), parameters=parameters)
+        checked = _checked(bias, title, lambda x, num_heads, **_: (num_heads, *x.shape))
+        return PositionFacts(bias=checked, parameters=getattr(part, "parameters", nothing))
     form = (
         " that returns vectors [positions, d_model] to add to embeddings, or an object with the "
         "method bias(distances, num_heads, causal, **learned)"
     )
     check_callable(title, part, "num_positions, d_model", form)
-    return PositionFacts(Entry(part, title=title))
+    return PositionFacts(_checked(part, title, lambda *sizes: sizes))
 
 
 POSITIONS = Registry(
@@ -156,15 +171,15 @@ POSITIONS = Registry(
     "positions",
     PositionFacts,
     _own_positions,
-    sinusoidal=PositionFacts(Entry("t2t_jax.functional.position:sinusoidal_positions")),
-    sinusoidal_t2t=PositionFacts(Entry("t2t_jax.functional.position:tensor2tensor_sinusoids")),
+    sinusoidal=PositionFacts("t2t_jax.functional.position:sinusoidal_positions"),
+    sinusoidal_t2t=PositionFacts("t2t_jax.functional.position:tensor2tensor_sinusoids"),
     learned=PositionFacts(
         has_table=True, parameters=lambda model: _table(model.num_positions, model.d_model, model)
     ),
     rotary=PositionFacts(turns=True),
-    alibi=PositionFacts(bias=Entry("t2t_jax.functional.position:alibi_bias")),
+    alibi=PositionFacts(bias="t2t_jax.functional.position:alibi_bias"),
     relative_bias=PositionFacts(
-        bias=Entry("t2t_jax.functional.position:relative_bias"),
+        bias="t2t_jax.functional.position:relative_bias",
         parameters=lambda model: _table(RELATIVE_BUCKETS, model.num_heads, model),
     ),
     none=PositionFacts(),

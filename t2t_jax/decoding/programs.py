@@ -121,7 +121,12 @@ def begin_work(search: Search, sizes: Sizes, inputs: SearchInputs) -> Work:
 
 @partial(InterceptedJit, static_argnames="search", donate_argnames="work")
 def proceed(
-    search: Search, inputs: SearchInputs, work: Work, arrivals: Arrivals, max_live: Int[Array, ""]
+    search: Search,
+    inputs: SearchInputs,
+    work: Work,
+    arrivals: Arrivals,
+    max_live: Int[Array, ""],
+    max_steps: Int[Array, ""] | None = None,
 ) -> tuple[Work, Progress]:
     """Add new sentences, and search until at most `max_live` sentences are live (unfinished).
 
@@ -131,6 +136,7 @@ def proceed(
     Args:
       work: the live sentences; its arrays are overwritten.
       arrivals: sentences for free rows.
+      max_steps: the most steps to compute; None sets no limit.
     """
     model, strategy = search.model, search.strategy
     new_memory = _encode(model, inputs.params, arrivals.inputs)
@@ -147,7 +153,7 @@ def proceed(
 
     kernels = kernels_of(search.mesh, jnp.float32)
     reductions = Reductions(kernels.logsumexp, kernels.greatest or argmax_and_logsumexp)
-    state = loop.advance(strategy, step, state, max_live, inputs.constraints, reductions)
+    state = loop.advance(strategy, step, state, max_live, inputs.constraints, max_steps, reductions)
     best = loop.results(strategy, state, PAD_ID)
     best = jax.tree.map(lambda x: x[:, : search.num_best], best)
     return _by_rows(Work(state, memory), search.mesh), Progress(

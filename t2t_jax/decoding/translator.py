@@ -395,21 +395,15 @@ class Translator:
         Raises:
           UserError: the search needs too much memory.
         """
-        search, inputs = self.search_program(decoding, num_best, seed)
+        constraints = forbidden.constraints_of(decoding, self.vocabulary)
+        inputs = SearchInputs(self.prepared(decoding.quantize), np.uint32(seed), constraints)
+        search = Search(self.model, strategy_of(decoding, num_best), self.mesh, num_best)
         lengths = sorted((sentence.length for sentence in sentences), reverse=True)
         for sizes in plan(lengths, decoding, self.mesh)[:1]:  # the longest sentences need the most
             check_search_memory(search, len(self.vocabulary), decoding, sizes)
         prefix = self.vocabulary.target_begin
         sentences = [s if s.prefix else s._replace(prefix=prefix) for s in sentences]
         yield from decode(search, inputs, decoding, sentences)
-
-    def search_program(
-        self, decoding: DecodingConfig, num_best: int, seed: int
-    ) -> tuple[Search, SearchInputs]:
-        """Return the static arguments and the arrays of a search."""
-        constraints = forbidden.constraints_of(decoding, self.vocabulary)
-        inputs = SearchInputs(self.prepared(decoding.quantize), np.uint32(seed), constraints)
-        return Search(self.model, strategy_of(decoding, num_best), self.mesh, num_best), inputs
 
     def read(self, best: SearchResult, line_number: int = 1) -> list[Hypothesis]:
         """Decode the text of a sentence's hypotheses, without empty slots.

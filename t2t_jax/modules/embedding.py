@@ -4,8 +4,7 @@ Read `modules.stack` before this file, which computes the input of a stack. `fun
 implements the position encodings. The next file is `modules.transformer`.
 """
 
-from collections.abc import Mapping
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import flax.linen as nn
@@ -13,16 +12,16 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Float32, Int
 
 from t2t_jax.config import AttentionConfig, ModelConfig
-from t2t_jax.config.registry import Entry
 from t2t_jax.config.tables import ROTARY_SCALINGS
 from t2t_jax.functional.position import rotary_frequencies
 from t2t_jax.kernels.int8 import Int8Matrix
 from t2t_jax.kernels.reference import DistanceBias
 from t2t_jax.modules.attention import by_key
-from t2t_jax.modules.named_functions import call
 from t2t_jax.modules.parameters import initializer, matrix, parameter
 from t2t_jax.parallel.axes import constrain
 from t2t_jax.plugins import load_named
+
+_loaded = cache(load_named)
 
 
 class TokenEmbedding(nn.Module):
@@ -105,8 +104,9 @@ class PositionEncoding(nn.Module):
             base = config.rotary_base
             self.rotary = rotary_frequencies(config.key_size, base, divisors=divisors)
         if encoding.bias is not None:
-            num_heads, options = config.num_heads, {"causal": self.causal} | params
-            self.bias = partial(_distance_bias, encoding.bias, num_heads, options)
+            bias = load_named(encoding.bias)
+            num_heads, causal = config.num_heads, self.causal
+            self.bias = partial(bias, num_heads=num_heads, causal=causal, **params)
             if config.attention.num_maps > num_heads:
                 self.bias = partial(_bias_of_maps, self.bias, config.attention)
 
@@ -123,19 +123,12 @@ class PositionEncoding(nn.Module):
         """
         config, table = self.config, self.table
         if config.positions.sinusoids is not None:
-            first = config.first_position  # not 0 in M2M100, for example
-            shape = first + length, config.d_model
-            table = call(config.positions.sinusoids, shape, jnp.float32, *shape)[first:]
+            sinusoids, first_position = _loaded(config.positions.sinusoids), config.first_position
+            # [length, d_model]. The first position is not 0 in M2M100, for example.
+            table = sinusoids(first_position + length, config.d_model)[first_position:]
         if table is None:
             return x
         return x + jnp.take(table, positions, axis=0, mode="clip").astype(x.dtype)
-
-
-def _distance_bias(
-    entry: Entry, num_heads: int, options: Mapping[str, Any], distances: Int[Array, "q k"]
-) -> Float32[Array, "h q k"]:
-    shape = num_heads, *distances.shape
-    return call(entry, shape, jnp.float32, distances, num_heads=num_heads, **options)
 
 
 def _bias_of_maps(

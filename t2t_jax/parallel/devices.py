@@ -1,6 +1,5 @@
 """The devices of JAX and their memory, with errors if devices or memory are missing."""
 
-import math
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -137,13 +136,6 @@ def _memory_stats(device: jax.Device) -> dict[str, int]:
     with suppress(jax.errors.JaxRuntimeError):
         return device.memory_stats() or {}
     return {}
-
-
-def bytes_of_a_device(tree: object) -> int:
-    """Return the bytes of a tree of arrays, or of their descriptions, on each device."""
-    return sum(
-        math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree)
-    )
 
 
 def gib(size: int | None) -> str:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -159,27 +159,6 @@ def generate(
       UserError: the model is not a language model, has too few positions for prompt and
         continuation, or refuses an argument.
     """
-    config, sentences = _sentences(
-        translator, prompts, max_tokens, stop, seed, first_line, overrides
-    )
-    outputs: list[list[int]] = [[] for _ in sentences]
-    with within_memory(decoding=True):
-        for index, best in translator.search(sentences, config.decoding, 1, seed):
-            outputs[index] = best.tokens[0, : int(best.lengths[0])].tolist()
-    ids = [sentence.source[1:] for sentence in sentences]
-    return [_cut_at_stop(text, stop) for text in continuations(translator.vocabulary, ids, outputs)]
-
-
-def _sentences(
-    translator: Translator,
-    prompts: Iterable[str],
-    max_tokens: int,
-    stop: Sequence[str],
-    seed: int,
-    first_line: int,
-    overrides: Mapping[str, Any],
-) -> tuple[Config, list[row_group.Sentence]]:
-    """Check the arguments of `generate`, and return the decoding config and the encoded prompts."""
     translator.check_process()
     config = translator.configured(**{**overrides, "max_extra_length": max_tokens})
     if config.data.task != _NAME:
@@ -205,7 +184,12 @@ def _sentences(
                 f"{sentence.limit:,} new ones need {num_positions:,} positions, and the model has "
                 f"{model.num_positions:,}; shorten the prompt or lower max_tokens"
             )
-    return config, sentences
+    outputs: list[list[int]] = [[] for _ in sentences]
+    with within_memory(decoding=True):
+        for index, best in translator.search(sentences, config.decoding, 1, seed):
+            outputs[index] = best.tokens[0, : int(best.lengths[0])].tolist()
+    ids = [sentence.source[1:] for sentence in sentences]
+    return [_cut_at_stop(text, stop) for text in continuations(translator.vocabulary, ids, outputs)]
 
 
 def continuations(

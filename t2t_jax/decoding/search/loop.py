@@ -86,6 +86,7 @@ def advance(
     state: SearchState,
     max_live: int | Int[Array, ""] = 0,
     constraints: Constraints = UNCONSTRAINED,
+    max_steps: Int[Array, ""] | None = None,
     reductions: Reductions = PLAIN,
 ) -> SearchState:
     """Run decoding steps until few sentences are live, that is, still searching.
@@ -98,11 +99,14 @@ def advance(
       state: searches from `begin`; the defaults of the other arguments run them to their end.
       max_live: stop once at most this many sentences are live.
       constraints: the constraints passed to `begin`.
+      max_steps: the most steps to compute; None sets no limit.
     """
+    start = state.clock
 
     def should_continue(state: SearchState) -> Bool[Array, ""]:
         is_full = state.rows.searching & (state.positions >= state.capacity)
-        return (jnp.sum(state.rows.searching) > max_live) & ~jnp.any(is_full)
+        has_work = (jnp.sum(state.rows.searching) > max_live) & ~jnp.any(is_full)
+        return has_work if max_steps is None else has_work & (state.clock - start < max_steps)
 
     def extend(state: SearchState) -> SearchState:
         rows, ring_index, live = state.rows, state.ring_index, state.rows.live

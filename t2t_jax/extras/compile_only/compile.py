@@ -1,5 +1,6 @@
 """Compile a training step, and a decoding step, for devices that may be absent."""
 
+import math
 import re
 import time
 from collections.abc import Sequence
@@ -26,7 +27,6 @@ from t2t_jax.extras.compile_only.hlo import parse_program
 from t2t_jax.extras.compile_only.kernels import kernels, loop_kernels
 from t2t_jax.modules import models, named_functions
 from t2t_jax.parallel.axes import partition_spec
-from t2t_jax.parallel.devices import bytes_of_a_device
 from t2t_jax.parallel.hardware import peaks, usable_memory
 from t2t_jax.parallel.jax_settings import described_options
 from t2t_jax.parallel.mesh import batch_layout, described_slices, make_mesh, row_parts
@@ -71,7 +71,7 @@ def compile_ahead(
     with use_abstract_mesh(mesh.abstract_mesh):  # kernels read the kind of device from it
         lowered = train_step.lower(state, batch)
     arguments = state.params, (state.optimizer, state.ema), batch
-    memory = report.StepMemory(*map(bytes_of_a_device, arguments))
+    memory = report.StepMemory(*map(_bytes_of_a_device, arguments))
     available = usable_memory(devices)
     program, hlo_text = None, ""
     try:
@@ -147,8 +147,8 @@ def compile_search(config: Config, devices: Sequence[jax.Device]) -> report.Sear
         beam_size=search.strategy.beam_size,
         compile_seconds=time.monotonic() - start_time,
         kernels=loop_kernels(parse_program(program.as_text() or "")),
-        weight_bytes=bytes_of_a_device(decoder_params),
-        cache_bytes=bytes_of_a_device((work.state.cache, work.memory)),
+        weight_bytes=_bytes_of_a_device(decoder_params),
+        cache_bytes=_bytes_of_a_device((work.state.cache, work.memory)),
         hardware=peaks(devices),
     )
 
@@ -182,4 +182,11 @@ def _flops(config: Config, num_rows: int, shape: BatchShape) -> float:
         num_rows * shape.target_length,
         source_length=shape.source_length,
         target_length=shape.target_length,
+    )
+
+
+def _bytes_of_a_device(tree: object) -> int:
+    """Return the bytes of a tree of arrays, or of their descriptions, on each device."""
+    return sum(
+        math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree)
     )

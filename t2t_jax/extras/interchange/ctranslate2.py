@@ -18,7 +18,7 @@ import numpy as np
 from flax.traverse_util import unflatten_dict
 
 from t2t_jax.batch import EOS_ID
-from t2t_jax.config import Config, ModelConfig, tables
+from t2t_jax.config import Config, ModelConfig, registry, tables
 from t2t_jax.config.model import Stack
 from t2t_jax.data.vocabularies.shared import SharedVocabulary
 from t2t_jax.errors import needs_extra
@@ -219,9 +219,9 @@ def _fill_stack(spec: Any, tree: _Tree, name: str, side: str, model: ModelConfig
         _fill_norm(spec.layer_norm, tree[name]["norm"])
     if model.embedding_norm:
         _fill_norm(spec.layernorm_embedding, tree[f"{side}_embedding_norm"])
-    if sinusoids := model.positions.sinusoids:
+    if path := model.positions.sinusoids:
         offset, width = model.first_position, model.d_model
-        table = np.asarray(sinusoids.load()(offset + _POSITIONS, width))[offset:]
+        table = np.asarray(registry.load_named(path)(offset + _POSITIONS, width))[offset:]
         spec.position_encodings.encodings = table
     elif model.position == "learned":
         spec.position_encodings.encodings = tree[f"{side}_position"]
