@@ -15,7 +15,6 @@ from t2t_jax.commands.groups import all_commands
 from t2t_jax.config import Config, EncoderDecoderConfig
 from t2t_jax.config.config import check_recipe, from_dict, known_fields
 from t2t_jax.data.vocabulary import Vocabulary
-from t2t_jax.errors import UserError
 from t2t_jax.extras.interchange.formats import REMOVED_FORMATS, readable, writable
 from t2t_jax.version import REMOVED, REMOVED_COMMANDS, RENAMED, Renamed
 from tests.refusals import refused
@@ -125,7 +124,7 @@ def test_a_run_is_readable_unless_its_model_used_a_deleted_feature(path):
     if row.trains_only or row.unused is None:
         assert from_dict(saved) == Config()
     else:
-        with pytest.raises(UserError, match=_REFUSED):
+        with refused(match=_REFUSED):
             from_dict(saved)
     if row.unused is None:
         check_recipe(json.dumps(saved))
@@ -158,20 +157,20 @@ def test_a_run_of_0_1_0_is_refused_by_its_version():
 def test_a_deleted_command_is_refused_by_its_feature(name):
     assert name not in COMMAND_NAMES
     for flags in ([], ["--help"]):
-        with pytest.raises(UserError, match=rf"^t2t-jax {name}: {_REFUSED}"):
+        with refused(match=rf"^t2t-jax {name}: {_REFUSED}"):
             entry_command([*name.split(), *flags])
 
 
 def test_the_flag_of_a_deleted_field_is_refused_by_its_feature():
     line = "train --config configs/base.py --workdir w --data.bpe-dropout 0.1"
-    with pytest.raises(UserError, match=rf"^--data\.bpe-dropout: {_REFUSED}"):
+    with refused(match=rf"^--data\.bpe-dropout: {_REFUSED}"):
         entry_command(line.split())
 
 
 def test_a_vocabulary_of_a_removed_kind_names_the_tag(tmp_path):
     file = tmp_path / "vocabulary.model"
     file.write_text('{"kind": "moses", "codes": ""}', encoding="utf-8")
-    with pytest.raises(UserError, match="removed Moses vocabularies; the git tag before-cut"):
+    with refused("removed Moses vocabularies; the git tag before-cut"):
         Vocabulary.load(file)
 
 
@@ -179,5 +178,5 @@ def test_a_vocabulary_of_a_removed_kind_names_the_tag(tmp_path):
 @pytest.mark.parametrize("line", ["import {} model run", "export run model --to {}"])
 def test_a_removed_format_names_the_tag(name, line):
     assert name not in readable() | writable()
-    with pytest.raises(UserError, match=rf"^{name}: version 0\.3 removed .*; the git tag before"):
+    with refused(match=rf"^{name}: version 0\.3 removed .*; the git tag before"):
         entry_command(line.format(name).split()).run()

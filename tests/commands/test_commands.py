@@ -12,7 +12,6 @@ from t2t_jax.commands import streams
 from t2t_jax.commands.entry import entry_command
 from t2t_jax.commands.evaluate import which_average
 from t2t_jax.data.trees import parse_trees
-from t2t_jax.errors import UserError
 from t2t_jax.workdir import read_scores
 from tests.commands.untrained import SOURCES, TARGETS, make_run
 from tests.refusals import refused
@@ -43,16 +42,16 @@ def test_score_writes_log_probabilities_that_add_up(workdir, folder, capfdbinary
 
 def test_files_of_unequal_length_are_refused(workdir, folder, tmp_path):
     (tmp_path / "short").write_text("der Hund\n")
-    with pytest.raises(UserError, match=r"test\.en has 4 lines, but .*short has 1"):
+    with refused(match=r"test\.en has 4 lines, but .*short has 1"):
         command(
             *("score", "--workdir", workdir),
             *("--source", folder / "test.en", "--target", tmp_path / "short"),
         )
     compared = "compare", "--references", folder / "test.de", "--hypotheses", tmp_path / "short"
-    with pytest.raises(UserError, match=r"short and .*test\.de: cannot score 1 translations aga"):
+    with refused(match=r"short and .*test\.de: cannot score 1 translations aga"):
         command(*compared)
     (tmp_path / "one.mrg").write_text("(TOP (S (NN dog)))")
-    with pytest.raises(UserError, match=r"one\.mrg and .*test\.mrg: "):
+    with refused(match=r"one\.mrg and .*test\.mrg: "):
         command(
             "compare", "--references", folder / "test.mrg", "--hypotheses", tmp_path / "one.mrg"
         )
@@ -120,7 +119,7 @@ def test_several_splits_are_scored_in_one_call(workdir, capsys, tmp_path):
     records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [record["split"] for record in records] == ["test", "dev"]
     assert read_scores(workdir)[-2:] == records
-    with pytest.raises(UserError, match="--split names 2; score one split at a time"):
+    with refused("--split names 2; score one split at a time"):
         command(
             "evaluate", "--workdir", workdir, "--split", "test", "dev", "--output", tmp_path / "o"
         )
@@ -178,7 +177,7 @@ def test_a_long_line_is_refused_before_the_first_is_translated(
     workdir, with_a_long_line, capfdbinary
 ):
     flags = ("--max-source-length", 12, "--long-lines", "refuse")
-    with pytest.raises(UserError, match=r"line 5 has \d+ subwords, more than .*=12"):
+    with refused(match=r"line 5 has \d+ subwords, more than .*=12"):
         command("translate", "--workdir", workdir, "--input", with_a_long_line, *flags)
     assert capfdbinary.readouterr().out == b""
 
@@ -186,5 +185,5 @@ def test_a_long_line_is_refused_before_the_first_is_translated(
 @pytest.mark.parametrize("seed", [-1, 2**32])
 def test_a_seed_that_is_none_is_refused(workdir, with_a_long_line, seed):
     files = ("--workdir", workdir, "--input", with_a_long_line)
-    with pytest.raises(UserError, match=rf"seed={seed} is outside \[0, 4294967295\]"):
+    with refused(match=rf"seed={seed} is outside \[0, 4294967295\]"):
         command("translate", *files, "--seed", seed)

@@ -1,11 +1,9 @@
 """The flags of `translate`."""
 
-import pytest
-
 import t2t_jax
 from t2t_jax.commands.entry import entry_command
-from t2t_jax.errors import UserError
 from tests.commands.untrained import SOURCES
+from tests.refusals import refused
 
 LINES = [*SOURCES, ""]
 
@@ -33,7 +31,7 @@ def test_prefixes_are_one_for_all_lines_or_one_for_each(workdir, folder):
     assert found == translator.translate(LINES, prefixes=prefixes)
     (folder / "out").unlink()
     (folder / "prefixes").write_text("der\n")
-    with pytest.raises(UserError, match=r"prefixes has 1 lines, but the input has 5"):
+    with refused("prefixes has 1 lines, but the input has 5"):
         translate(workdir, folder, "--prefixes", folder / "prefixes")
     assert not (folder / "out").exists()
 
@@ -49,5 +47,5 @@ def test_constraints_are_flags(workdir, folder):
 
 
 def test_flags_that_do_not_go_together_are_refused(workdir, folder):
-    with pytest.raises(UserError, match="--prefix and --prefixes cannot be combined"):
+    with refused("--prefix and --prefixes cannot be combined"):
         translate(workdir, folder, "--prefix", "a", "--prefixes", "b")

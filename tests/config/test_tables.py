@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 from typing import get_type_hints
 
 import jax
@@ -15,7 +14,6 @@ from t2t_jax.config.file import checked_grid, load_config, load_grid
 from t2t_jax.config.registered import environment_of, registered_parts
 from t2t_jax.config.registry import FILES, Parameter
 from t2t_jax.config.tables import NAMED
-from t2t_jax.errors import UserError
 from t2t_jax.plugins import load_named
 from tests.refusals import refused
 
@@ -89,7 +87,7 @@ def test_what_a_function_learns_is_counted_by_its_shape():
 
 @pytest.mark.parametrize("name", ["", "2x", "a b", "a/b", "../a", "a\n", "é", "x" * 65, None, 3])
 def test_a_name_that_is_no_word_is_refused(name):
-    with pytest.raises(UserError, match="cannot be registered; a name has letters"):
+    with refused("cannot be registered; a name has letters"):
         t2t_jax.register_activation(name, jax.nn.relu6)
 
 
@@ -100,12 +98,12 @@ def test_a_name_stands_for_one_function():
     t2t_jax.register_activation("mine", jax.nn.relu6)
     t2t_jax.register_activation("mine", jax.nn.relu6)
     for function, facts in ((jax.nn.relu, {}), (jax.nn.relu6, {"is_gated": True}), (make(6), {})):
-        with pytest.raises(UserError, match="'mine' is already registered with another definition"):
+        with refused("'mine' is already registered with another definition"):
             t2t_jax.register_activation("mine", function, **facts)
-    with pytest.raises(UserError, match="activation 'relu' is a built-in name"):
+    with refused("activation 'relu' is a built-in name"):
         t2t_jax.register_activation("relu", jax.nn.relu6)
     t2t_jax.register_activation("closure", make(6))
-    with pytest.raises(UserError, match="already registered"):  # its bound may be another
+    with refused("already registered"):  # its bound may be another
         t2t_jax.register_activation("closure", make(7))
 
 
@@ -113,7 +111,7 @@ def test_another_file_cannot_register_a_name_that_is_taken(tmp_path):
     first = _write(tmp_path / "first.py", _REGISTER)
     load_config(first)
     other = _write(tmp_path / "other.py", _REGISTER.replace("x / 2", "x / 3"))
-    with pytest.raises(UserError, match=rf"{other} line 5: .*already registered by {first} with"):
+    with refused(match=rf"{other} line 5: .*already registered by {first} with"):
         load_config(other)
 
 
@@ -166,12 +164,12 @@ def test_a_file_of_the_environment_that_fails_is_told(tmp_path, monkeypatch, nam
     if text is not None:
         _write(tmp_path / name, text)
     monkeypatch.setenv(FILES, str(tmp_path / name))
-    with pytest.raises(UserError, match=re.escape(message)):
+    with refused(message):
         network_config(feed_forward="halved")
 
 
 def test_a_grid_refuses_what_the_processes_of_its_cells_cannot_know():
     t2t_jax.register_activation("of_this_process", jax.nn.relu6)
     config = Config().replace({"model.feed_forward": "of_this_process"})
-    with pytest.raises(UserError, match=r"'of_this_process', which only this process knows, but"):
+    with refused("'of_this_process', which only this process knows, but"):
         checked_grid({"a": config}, {}, "the grid")

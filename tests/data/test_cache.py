@@ -19,7 +19,7 @@ from t2t_jax.data.cache import cache_root, entry
 from t2t_jax.data.corpus import open_corpus
 from t2t_jax.data.tokenized import prepare_pairs, prepare_vocabulary
 from t2t_jax.data.vocabulary import Vocabulary
-from t2t_jax.errors import UserError
+from tests.refusals import refused
 
 CONTENTS = {"tokens.npy": np.arange(1000, dtype=np.uint16), "model": b"a model"}
 
@@ -158,7 +158,7 @@ def test_a_disk_that_keeps_something_else_is_found(config, monkeypatch):
         return digest
 
     monkeypatch.setattr(cache_module, "_write", bad_write)
-    with pytest.raises(UserError, match=r"was written, but is damaged .*; remove it, or set data"):
+    with refused(match=r"was written, but is damaged .*; remove it, or set data"):
         entry(config, "one", lambda: CONTENTS)
 
 
@@ -169,7 +169,7 @@ def test_a_disk_without_room_is_named_with_the_need_and_nothing_stays(config, mo
 
     monkeypatch.setattr(cache_module._HashingFile, "write", full)
     contents = {"tokens.npy": np.zeros(3 << 20, np.uint8)}
-    with pytest.raises(UserError) as refusal:
+    with refused() as refusal:
         entry(config, "one", lambda: contents)
     assert re.fullmatch(
         rf"cache directory {config.cache_dir} has no room for 3\.0 MiB: [\d,.]+ MiB are free "
@@ -181,9 +181,7 @@ def test_a_disk_without_room_is_named_with_the_need_and_nothing_stays(config, mo
 
 @pytest.mark.parametrize("place", ["/proc", "/proc/self/nowhere"])
 def test_a_place_where_nothing_can_be_written_names_the_way_out(place):
-    with pytest.raises(
-        UserError, match=rf"cache directory {place} cannot be .*; set data\.cache_dir"
-    ):
+    with refused(match=rf"cache directory {place} cannot be .*; set data\.cache_dir"):
         entry(DataConfig(cache_dir=place), "one", lambda: CONTENTS)
 
 

@@ -16,7 +16,7 @@ from t2t_jax.data.trees import (
     format_tree,
     parse_trees,
 )
-from t2t_jax.errors import UserError
+from tests.refusals import refused
 
 BARKS_TEXT = "(TOP (S (NP (DT The) (NN dog)) (VP (VBZ barks)) (. .)))"
 BARKS_WORDS = ["The", "dog", "barks", "."]
@@ -117,14 +117,13 @@ def test_a_file_without_trees_has_none(tmp_path):
     ],
 )
 def test_what_is_no_tree_is_named_with_its_line(tmp_path, text, message):
-    with pytest.raises(UserError, match=message) as caught:
+    with refused(match=message) as caught:
         read(tmp_path, text)
     assert str(caught.value).startswith(f"{tmp_path}/trees.mrg")
-    assert "\n" not in str(caught.value)
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path):
-    with pytest.raises(UserError, match=r"none\.mrg cannot be read"):
+    with refused("none.mrg cannot be read"):
         list(trees_in(tmp_path / "none.mrg"))
 
 
@@ -133,7 +132,7 @@ def test_a_reader_holds_one_tree_at_a_time(tmp_path):
     path.write_text(f"{BARKS_TEXT}\n(TOP\n")
     trees = trees_in(path)
     assert next(trees) == BARKS
-    with pytest.raises(UserError, match="line 2"):
+    with refused("line 2"):
         next(trees)
 
 
@@ -313,7 +312,6 @@ def test_a_sentence_of_no_words_has_the_empty_tree():
     "text", ["(" * 100_000, "(S " * 100_000, "(S" * 100_000 + ")" * 100_000, ")" * 100_000]
 )
 def test_brackets_without_end_are_refused_in_one_line(tmp_path, text):
-    with pytest.raises(UserError, match=r"trees\.mrg.* line 1: ") as caught:
+    with refused(match=r"trees\.mrg.* line 1: ") as caught:
         read(tmp_path, text)
     assert len(str(caught.value)) < 500
-    assert "\n" not in str(caught.value)

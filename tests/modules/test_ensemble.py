@@ -2,14 +2,13 @@
 
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from t2t_jax.batch import Batch, one_a_row
-from t2t_jax.errors import UserError
 from t2t_jax.modules.ensemble import Ensemble, log_mean
+from tests.refusals import refused
 
 
 def test_the_mean_is_of_probabilities_whatever_constant_the_logits_have():
@@ -34,5 +33,5 @@ def test_bfloat16_logits_are_averaged_in_float32():
 
 def test_attention_weights_are_refused_as_the_protocol_says():
     one = one_a_row(jnp.ones((1, 1), jnp.int32))
-    with pytest.raises(UserError, match="an ensemble of 0 models has no attention weights"):
+    with refused("an ensemble of 0 models has no attention weights"):
         Ensemble(()).attention_weights({}, Batch(one, one))

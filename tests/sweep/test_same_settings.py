@@ -7,13 +7,13 @@ import pytest
 
 from t2t_jax.config import Config, MeshConfig, to_dict
 from t2t_jax.config.file import Grid, load_config
-from t2t_jax.errors import UserError
 from t2t_jax.kernels.choice import fast_compute_dtype
 from t2t_jax.parallel.mesh import make_mesh
 from t2t_jax.sweep.cell import cells, check_cells
 from t2t_jax.sweep.grid import collect, run_grid
 from t2t_jax.sweep.same_code import devices_and_dtypes, local_dtype
 from t2t_jax.system.sums import digest_of
+from tests.refusals import refused
 from tests.sweep.conftest import QUIET, AtOnce
 from tests.sweep.test_cell import write_result
 from tests.sweep.test_same_code import untrained
@@ -44,20 +44,20 @@ def trained(grid, workdir, seeds=1):
 
 @pytest.mark.parametrize("schedule", ["cosine", "linear", "wsd"])
 @pytest.mark.parametrize(
-    ("rows", "seeds", "refused"),
+    ("rows", "seeds", "mixed"),
     [(["base"], 2, "base/seed1"), (["base", "wide"], 1, "wide/seed0")],
     ids=["a new seed", "a new row"],
 )
 def test_a_grid_that_mixes_two_ends_of_a_schedule_is_refused_before_training(
-    tmp_path, schedule, rows, seeds, refused
+    tmp_path, schedule, rows, seeds, mixed
 ):
     trained(grid_of(schedule, 30, "base"), tmp_path)
     message = (
-        rf"{refused} was computed by different settings than base/seed0: training\.schedule_steps "
+        rf"{mixed} was computed by different settings than base/seed0: training\.schedule_steps "
         r"30 -> 60; set training\.schedule_steps=30 in the config file.*--allow-mixed"
     )
     grid, launcher = grid_of(schedule, 60, *rows), AtOnce(untrained)
-    with pytest.raises(UserError, match=message):
+    with refused(match=message):
         run_grid(grid, tmp_path, seeds=seeds, console=QUIET, launcher=launcher)
 
 
@@ -71,7 +71,7 @@ def test_a_grid_whose_cells_agree_on_the_schedule_is_accepted(tmp_path):
         (tmp_path / schedule / "wide").rename(tmp_path / f"{schedule} moved")
     check(("inverse_sqrt", 60))  # which has no end
     check(("cosine", 60), **{END: 30})  # the new row gets the same end
-    with pytest.raises(UserError, match=r"base/seed0: .*schedule_steps 30 -> 60"):
+    with refused(match=r"base/seed0: .*schedule_steps 30 -> 60"):
         check(("cosine", 60), **{END: 60})
 
 
@@ -90,9 +90,7 @@ def test_a_float32_cell_that_is_copied_in_is_refused_or_marked(tmp_path):
         write_result(cell, settled={DTYPE: "bfloat16"}, device=H100)
     _, _, _, copied = cells(AUTO, tmp_path, 2)
     write_result(copied, settled={DTYPE: "float32"}, device=CPU)
-    with pytest.raises(
-        UserError, match=r"wide/seed1 .* settings than base/seed0: .*dtype bfloat16 -> float32"
-    ):
+    with refused(match=r"wide/seed1 .* settings than base/seed0: .*dtype bfloat16 -> float32"):
         collect(AUTO, tmp_path, 2, QUIET)
     base, wide = collect(AUTO, tmp_path, 2, QUIET, allow_mixed=True).rows
     assert (base.other_code, wide.other_code) == ("", "model.compute_dtype bfloat16 -> float32")
@@ -111,7 +109,7 @@ def test_a_machine_of_another_dtype_adds_no_cells(tmp_path, monkeypatch, here):
     if here != "float32":
         check_cells(known, local=True)
         return
-    with pytest.raises(UserError, match=r"wide/seed0 .*than base/seed0: .* bfloat16 -> float32"):
+    with refused(match=r"wide/seed0 .*than base/seed0: .* bfloat16 -> float32"):
         check_cells(known, local=True)
     check_cells(known, local=True, allow_mixed=True)
 
@@ -128,17 +126,17 @@ def test_a_result_of_an_earlier_version_has_the_settings_of_its_run(tmp_path):
     write_run(cell, {DTYPE: "float32"})
     assert cell.result()["settled"] == {DTYPE: "float32"}
     write_result(other, settled={DTYPE: "bfloat16"})
-    with pytest.raises(UserError, match="float32 -> bfloat16"):
+    with refused("float32 -> bfloat16"):
         collect(AUTO, tmp_path, 1, QUIET)
 
 
 def test_a_result_is_one_of_the_settled_config(tmp_path):
     cell, _ = cells(AUTO, tmp_path, 1)
     write_result(cell, settled={DTYPE: "float32"})
-    with pytest.raises(UserError, match=r"another config \(model\.compute_dtype 'float32' ->"):
+    with refused("another config (model.compute_dtype 'float32' ->"):
         replace(cell, config=cell.config.replace({DTYPE: "bfloat16"})).result()
     write_result(cell, settled={DTYPE: "float7"})
-    with pytest.raises(UserError, match=r"result\.json is damaged .*float7"):
+    with refused(match=r"result\.json is damaged .*float7"):
         cell.result()
 
 
@@ -171,6 +169,6 @@ def test_a_trained_cosine_grid_is_not_extended_with_a_new_seed(tmp_path, tiny_ru
     assert result["vocabulary"] == digest_of(run / "vocabulary.model")
     note = f"- Trained on {result['device']} in {dtype}."
     assert note in (tmp_path / "table.md").read_text("utf-8")
-    with pytest.raises(UserError, match="base/seed1 was computed by different settings than base"):
+    with refused("base/seed1 was computed by different settings than base"):
         sweep(8, seeds=2)
     assert not (tmp_path / "base/seed1").exists()

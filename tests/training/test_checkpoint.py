@@ -17,7 +17,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from t2t_jax.config import CheckpointConfig, Config
-from t2t_jax.errors import UserError
 from t2t_jax.system import retries
 from t2t_jax.system.exit_codes import IO_ERROR, exit_code_of
 from t2t_jax.training.averaging import check_average
@@ -124,7 +123,7 @@ def test_every_so_many_steps_a_checkpoint_is_kept_for_good(tmp_path):
     _save(tmp_path, [18, 19], keep=1, every_steps=2, keep_every=6)
     _save(tmp_path, [24], keep=1, every_steps=2, keep_every=6)
     assert _kept(tmp_path) == [6, 12, 18, 24]
-    with pytest.raises(UserError, match="keep_every=5 is not a multiple of"):
+    with refused("keep_every=5 is not a multiple of"):
         CheckpointConfig(every_steps=2, keep_every=5)
 
 
@@ -214,7 +213,7 @@ def test_a_run_ends_where_it_was_stopped_if_that_becomes_its_last_step(tmp_path)
 
 def test_a_new_run_that_averages_by_no_steps_is_refused():
     config = Config().replace({"checkpoint.every_steps": None})
-    with pytest.raises(UserError, match=r"average=5 averages .*every_steps apart, which is None"):
+    with refused(match=r"average=5 averages .*every_steps apart, which is None"):
         check_average(config)
     check_average(config.replace({"checkpoint.average": 1}))
     check_average(config.replace({"training.ema_decay": 0.999}))
@@ -229,7 +228,7 @@ def test_a_stop_is_kept_until_the_next_checkpoint_is_whole(tmp_path, monkeypatch
     checkpoints = _checkpoints(tmp_path, keep=1, **EVERY_4)
     monkeypatch.setattr(ocp.CheckpointManager, "save", full)
     monkeypatch.setattr(retries, "PAUSES", ())
-    with pytest.raises(UserError, match=r"No space left.*make room"):
+    with refused(match=r"No space left.*make room"):
         checkpoints.save(_state(8, 8))
     monkeypatch.undo()
     checkpoints.close()
@@ -259,7 +258,7 @@ def test_no_average_has_a_checkpoint_of_the_clock(tmp_path, steps, found):
 
 def test_an_average_of_more_than_there_are_by_steps_is_refused(tmp_path):
     _save(tmp_path, [4, 8, 9], keep=3, average=3, every_steps=4)
-    with pytest.raises(UserError, match=r"2 checkpoints to average, \[4, 8\], fewer than average"):
+    with refused("2 checkpoints to average, [4, 8], fewer than average"):
         _load(tmp_path, average=3)
 
 
@@ -368,9 +367,9 @@ def test_a_disk_that_stays_full_ends_the_run(tmp_path, full_disk):
     checkpoints = _checkpoints(tmp_path)
     full_disk.extend(range(9))
     checkpoints.save(_state(1, 1))
-    with pytest.raises(UserError, match=r"No space left.*make room") as refused:
+    with refused(match=r"No space left.*make room") as refusal:
         checkpoints.save(_state(2, 2))
-    assert exit_code_of(refused.value) == IO_ERROR
+    assert exit_code_of(refusal.value) == IO_ERROR
 
 
 def test_a_best_of_the_same_step_is_replaced(tmp_path):
@@ -415,7 +414,7 @@ def test_keep_best_can_be_turned_off(tmp_path):
 )
 def test_what_is_not_there_is_refused_by_name(tmp_path, options, named):
     _save(tmp_path, [1, 2], keep_best=False)
-    with pytest.raises(UserError, match=named):
+    with refused(match=named):
         _load(tmp_path, **options)
 
 
@@ -440,14 +439,14 @@ def test_without_a_number_the_run_says_how_many_are_averaged(tmp_path):
     assert _load(tmp_path)[1] == [2, 3, 4]
     assert _load(tmp_path, step=2)[1] == [1, 2]
     assert _load(tmp_path, average=1)[1] == [4]
-    with pytest.raises(UserError, match="fewer than average=3"):
+    with refused("fewer than average=3"):
         _load(tmp_path, average=3, step=2)
 
 
 def test_of_the_best_there_is_one_however_many_are_averaged(tmp_path):
     assert _save_if_best(tmp_path, 1, 30.0, average=3)
     assert _load(tmp_path, step="best")[1] == [1]
-    with pytest.raises(UserError, match=r"average=3; there is only one best .*average out$"):
+    with refused(match=r"average=3; there is only one best .*average out$"):
         _load(tmp_path, average=3, step="best")
 
 
@@ -470,7 +469,7 @@ def test_a_run_does_not_go_on_from_a_checkpoint_of_another_run(tmp_path):
     with Checkpoints(tmp_path / "other", Identity(seven, {})) as checkpoints:
         checkpoints.save(_state(2, 2))
     shutil.copytree(tmp_path / "other" / "checkpoints" / "2", tmp_path / "checkpoints" / "2")
-    with pytest.raises(UserError, match=r"checkpoints/2 is of a run .*training\.seed 0 -> 7"):
+    with refused(match=r"checkpoints/2 is of a run .*training\.seed 0 -> 7"):
         _resume(tmp_path)
     assert _kept(tmp_path) == [1, 2]
 
@@ -483,11 +482,11 @@ def test_a_checkpoint_of_another_recipe_is_refused_by_its_fields(tmp_path):
         checkpoints.save(_state(2, 2))
         checkpoints.save_if_best(_state(2, 2), 30.0, MEASURE)
     fields = r"model\.dropout_rate 0\.1 -> 0\.3, training\.seed 0 -> 7"
-    with pytest.raises(UserError, match=rf"checkpoints/2 is of a run .*{fields}"):
+    with refused(match=rf"checkpoints/2 is of a run .*{fields}"):
         _load(tmp_path, average=2)
-    with pytest.raises(UserError, match=rf"checkpoints/2 is of a run .*{fields}"):
+    with refused(match=rf"checkpoints/2 is of a run .*{fields}"):
         _load(tmp_path)
-    with pytest.raises(UserError, match=rf"best/2 is of a run .*{fields}"):
+    with refused(match=rf"best/2 is of a run .*{fields}"):
         _load(tmp_path, step="best")
     assert _load(tmp_path, step=1)[1] == [1]
 

@@ -28,6 +28,7 @@ from t2t_jax.extras.corpora.catalogue import CORPORA, Archive, Cleaning, Text, p
 from t2t_jax.extras.corpora.texts import lines_of
 from t2t_jax.extras.corpora.transfer import fetch_archive
 from tests.extras.corpora.archive_server import BYTES, digest_of, resized, sentences, serving, small
+from tests.refusals import refused
 
 
 @pytest.fixture(autouse=True)
@@ -55,25 +56,22 @@ def _archive(server, **known):
     ],
 )
 def test_what_cannot_be_had_is_said_in_one_line(tmp_path, server, name, known, message):
-    with pytest.raises(UserError, match=message) as refusal:
+    with refused(match=message):
         fetch_archive(Archive(f"{server.url}/{name}", **known), tmp_path)
-    assert "\n" not in str(refusal.value)
     assert not (tmp_path / "file").exists()
     assert fetch_archive(_archive(server), tmp_path).read_bytes() == BYTES
 
 
 def test_without_a_network_and_with_no_address(tmp_path):
-    with pytest.raises(UserError, match=r"cannot be fetched: .*refused.*; run the same"):
+    with refused(match=r"cannot be fetched: .*refused.*; run the same"):
         fetch_archive(Archive("http://127.0.0.1:9/file"), tmp_path)
-    with pytest.raises(UserError, match="--mirror=mirror is not a URL; begin it with"):
+    with refused("--mirror=mirror is not a URL; begin it with"):
         fetch_archive(Archive("http://127.0.0.1:9/file"), tmp_path, mirror="mirror")
 
 
 def test_a_file_that_is_there_and_is_another_one_is_not_touched(tmp_path, server):
     (tmp_path / "file").write_bytes(b"mine")
-    with pytest.raises(
-        UserError, match=f"has 4 bytes, but the published file {len(BYTES):,}; remove"
-    ):
+    with refused(match=f"has 4 bytes, but the published file {len(BYTES):,}; remove"):
         fetch_archive(_archive(server, size=len(BYTES)), tmp_path)
     assert (tmp_path / "file").read_bytes() == b"mine"
 
@@ -82,11 +80,11 @@ def test_a_full_disk_is_named_and_a_second_process_is_refused(tmp_path, server, 
     archive = _archive(server)
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", _full)
-        with pytest.raises(UserError, match=r"cannot write .*\.part: No space left.*; make room"):
+        with refused(match=r"cannot write .*\.part: No space left.*; make room"):
             fetch_archive(archive, tmp_path)
     with (tmp_path / "file.part").open("ab") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
-        with pytest.raises(UserError, match=r"another process is writing .*file\.part"):
+        with refused(match=r"another process is writing .*file\.part"):
             fetch_archive(archive, tmp_path)
 
 
@@ -126,9 +124,9 @@ def test_every_corpus_is_read_in_its_own_layout(tmp_path, server, monkeypatch, c
 def test_a_directory_that_does_not_hold_the_public_corpus_of_its_name_is_refused(tmp_path):
     name, corpus = "multi30k-en-de", public_corpus("multi30k-en-de")
     config = DataConfig(f"{name}:{tmp_path}")
-    with pytest.raises(UserError, match=f"does not exist; run t2t-jax data {name} 'no text'"):
+    with refused(match=f"does not exist; run t2t-jax data {name} 'no text'"):
         open_corpus(DataConfig(f"{name}:no text"))
-    with pytest.raises(UserError, match=f"does not hold {name}; run t2t-jax data {name} "):
+    with refused(match=f"does not hold {name}; run t2t-jax data {name} "):
         open_corpus(config)
     usual = {"corpus": name, "cleaning": asdict(corpus.cleaning), "splits": {"train": _COUNTS}}
     for changes, message in [
@@ -137,12 +135,10 @@ def test_a_directory_that_does_not_hold_the_public_corpus_of_its_name_is_refused
         ({}, f"does not hold all of {name} yet; run t2t-jax data {name} "),
     ]:
         (tmp_path / "corpus.json").write_text(json.dumps(usual | changes))
-        with pytest.raises(UserError, match=message):
+        with refused(match=message):
             open_corpus(config)
     (tmp_path / "corpus.json").write_text("{")
-    with pytest.raises(
-        UserError, match=r"is damaged.* remove it and the texts beside it, and run t2t-jax"
-    ):
+    with refused(match=r"is damaged.* remove it and the texts beside it, and run t2t-jax"):
         open_corpus(config)
 
 
@@ -199,22 +195,22 @@ def test_damaged_and_unaligned_archives_are_named(tmp_path, monkeypatch):
         (archives / name).write_bytes(content)
     text = corpus.train[0].source
     (archives / text.archive.name).write_bytes(files[text.archive.name][:-60])
-    with pytest.raises(UserError, match=r"europarl-v7\.tgz is damaged .*; remove it"):
+    with refused(match=r"europarl-v7\.tgz is damaged .*; remove it"):
         list(lines_of(text, archives))
-    with pytest.raises(UserError, match=r"commoncrawl\.tgz has no file nothing\.en"):
+    with refused("commoncrawl.tgz has no file nothing.en"):
         list(lines_of(replace(corpus.train[1].source, member="nothing.en"), archives))
     (archives / "short.gz").write_bytes(gzip.compress(b"one\n"))
     part = corpus.train[1]._replace(source=Text(Archive("http://x/short.gz")))
-    with pytest.raises(UserError, match=r"short\.gz ends after 1 lines, before .*de-en\.de does"):
+    with refused(match=r"short\.gz ends after 1 lines, before .*de-en\.de does"):
         list(prepare._pairs((part,), tmp_path))
 
 
 def test_a_directory_with_something_else_is_refused(tmp_path):
     (tmp_path / "train.en").write_text("mine\n")
-    with pytest.raises(UserError, match=r"holds train\.en, which this command has not written"):
+    with refused("holds train.en, which this command has not written"):
         main(["data", "multi30k-en-de", str(tmp_path)])
     (tmp_path / "corpus.json").write_text('{"corpus": "wmt14-en-de", "cleaning": {}, "splits": {}}')
-    with pytest.raises(UserError, match="holds wmt14-en-de; name another directory"):
+    with refused("holds wmt14-en-de; name another directory"):
         main(["data", "multi30k-en-de", str(tmp_path)])
     assert (tmp_path / "train.en").read_text() == "mine\n"
 
@@ -236,7 +232,7 @@ _COUNTS = {"pairs": 1, "source_words": 1, "target_words": 1, "left_out": {}}
     ids=str,
 )
 def test_counts_of_a_split_that_are_none_are_refused(tmp_path, odd):
-    with pytest.raises(UserError, match=r"corpus\.json is damaged .*`\$\.splits.*; remove it and"):
+    with refused(match=r"corpus\.json is damaged .*`\$\.splits.*; remove it and"):
         _prepare_again(tmp_path, dict.fromkeys(("dev", "test"), _COUNTS) | {"train": odd})
 
 
@@ -246,7 +242,7 @@ def test_counts_of_a_split_that_are_none_are_refused(tmp_path, odd):
     ids=str,
 )
 def test_a_corpus_with_other_splits_is_made_again(tmp_path, splits):
-    with pytest.raises(UserError, match="would be fetched"):
+    with refused("would be fetched"):
         _prepare_again(tmp_path, dict.fromkeys(splits, _COUNTS))
 
 
@@ -275,12 +271,12 @@ def _prepare_again(directory, splits):
 
 def test_what_is_no_file_or_directory_in_a_corpus_is_named(tmp_path):
     os.mkfifo(tmp_path / "corpus.json")
-    with pytest.raises(UserError, match=r"corpus\.json cannot be read: it is a directory, a pipe"):
+    with refused("corpus.json cannot be read: it is a directory, a pipe"):
         main(["data", "multi30k-en-de", str(tmp_path)])
     (tmp_path / "corpus.json").unlink()
     (tmp_path / "archives").rmdir()
     (tmp_path / "archives").write_text("no directory")
-    with pytest.raises(UserError, match=r"cannot write .*archives: File exists"):
+    with refused(match=r"cannot write .*archives: File exists"):
         main(["data", "multi30k-en-de", str(tmp_path)])
 
 
@@ -297,7 +293,7 @@ def test_what_is_no_file_or_directory_in_a_corpus_is_named(tmp_path):
 )
 def test_command_lines_that_are_refused(tmp_path, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match=message):
+    with refused(match=message):
         main(["data", *arguments])
 
 

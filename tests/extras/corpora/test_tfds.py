@@ -11,7 +11,7 @@ from tensorflow_datasets.translate import Wmt14Translate
 
 from t2t_jax.config import DataConfig
 from t2t_jax.data.corpus import open_corpus
-from t2t_jax.errors import UserError
+from tests.refusals import refused
 
 tfds.disable_progress_bar()
 
@@ -68,7 +68,7 @@ def test_tfds_data_set_is_read_without_tensorflow(greetings):
         ("empty", ""),
     }
     assert corpus.fingerprint("train") != corpus.fingerprint("dev")
-    with pytest.raises(UserError, match="has no language 'fr', only de, en"):
+    with refused("has no language 'fr', only de, en"):
         open_corpus(DataConfig(corpus="tfds:three_greetings", target_language="fr"))
 
 
@@ -89,7 +89,7 @@ def test_wmt14_opens_although_tfds_does_not_register_it(tfds_directory):
 
 def test_tfds_data_set_that_is_not_prepared_names_the_command(tfds_directory):
     name = "wmt14_translate/de-en"
-    with pytest.raises(UserError, match="download_and_prepare") as caught:
+    with refused("download_and_prepare") as caught:
         open_corpus(DataConfig(corpus=f"tfds:{name}"))
     assert f"'{name}', file_format='array_record'" in str(caught.value)
     assert str(tfds_directory) in str(caught.value)
@@ -98,15 +98,14 @@ def test_tfds_data_set_that_is_not_prepared_names_the_command(tfds_directory):
 def test_tfds_data_set_for_tensorflow_only_names_the_way_out(greetings):
     info = greetings / "three_greetings" / "1.0.0" / "dataset_info.json"
     info.write_text(info.read_text().replace('"array_record"', '"tfrecord"'))
-    with pytest.raises(UserError, match="set TFDS_DATA_DIR to an empty directory and run: python"):
+    with refused("set TFDS_DATA_DIR to an empty directory and run: python"):
         open_corpus(DataConfig(corpus="tfds:three_greetings"))
 
 
 @pytest.mark.parametrize("name", ["no_such_data", "wmt14_translate/de-xx", "not a name"])
 def test_an_unknown_tfds_name_is_refused_in_one_line(tfds_directory, name):
-    with pytest.raises(UserError, match=f"TFDS has no data set '{name}'") as caught:
+    with refused(match=f"TFDS has no data set '{name}'"):
         open_corpus(DataConfig(corpus=f"tfds:{name}"))
-    assert "\n" not in str(caught.value)
 
 
 def _shard(directory):
@@ -134,9 +133,8 @@ TFDS_DAMAGES = {
 @pytest.mark.parametrize("damage", TFDS_DAMAGES)
 def test_a_damaged_tfds_data_set_is_named_in_one_line(greetings, damage):
     TFDS_DAMAGES[damage](greetings)
-    with pytest.raises(UserError, match=r"greetings in .* cannot be read: .*; remove it") as e:
+    with refused(match=r"greetings in .* cannot be read: .*; remove it") as e:
         open_corpus(DataConfig(corpus="tfds:three_greetings")).lines("train")
-    assert "\n" not in str(e.value)
     assert str(greetings) in str(e.value)
 
 
@@ -145,7 +143,7 @@ def test_a_named_pipe_in_a_tfds_data_set_is_refused(greetings, name):
     path = _shard(greetings) if name == "shard" else _info(greetings).with_name(name)
     path.unlink(missing_ok=True)
     os.mkfifo(path)
-    with pytest.raises(UserError, match=f"{path.name} cannot be read: it is a directory, a pipe"):
+    with refused(match=f"{path.name} cannot be read: it is a directory, a pipe"):
         open_corpus(DataConfig(corpus="tfds:three_greetings")).lines("train")
 
 
@@ -164,12 +162,12 @@ class Numbers(ThreeGreetings):
 
 def test_a_tfds_feature_that_is_no_text_is_refused(tfds_directory):
     Numbers(data_dir=tfds_directory, file_format="array_record").download_and_prepare()
-    with pytest.raises(UserError, match="'de' of TFDS data set numbers is not text, but a Scalar"):
+    with refused("'de' of TFDS data set numbers is not text, but a Scalar"):
         open_corpus(DataConfig(corpus="tfds:numbers"))
 
 
 @pytest.mark.parametrize("place", ["/nowhere/at/all", "/dev/null"])
 def test_a_tfds_directory_that_is_none_is_named(monkeypatch, place):
     monkeypatch.setenv("TFDS_DATA_DIR", place)
-    with pytest.raises(UserError, match=f"is not in {place}/.*; prepare it with"):
+    with refused(match=f"is not in {place}/.*; prepare it with"):
         open_corpus(DataConfig(corpus="tfds:wmt14_translate/de-en"))

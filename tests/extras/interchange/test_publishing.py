@@ -12,7 +12,6 @@ import pytest
 from huggingface_hub import ModelCard, constants
 
 import t2t_jax
-from t2t_jax import UserError
 from t2t_jax.__main__ import main
 from t2t_jax.config.file import load_config
 from t2t_jax.extras.interchange.publishing import card
@@ -115,7 +114,7 @@ def test_the_metadata_of_a_card_have_the_scores_of_the_published_parameters(run,
     record_scores(other, _SCORE | {"bleu": 98.0, "ema_decays": [0.9]})
     record_scores(other, _SCORE | {"bleu": 97.0, "checkpoints": [400]})
     (other / "README.md").write_text("---\nlicense: mit\n---\n")  # a page of the user's own
-    with pytest.raises(UserError, match="needs a license"):
+    with refused("needs a license"):
         main(["publish", str(other), str(tmp_path / "out")])
     assert main(["publish", str(other), str(tmp_path / "out"), *_LICENCE]) == 0
     card = ModelCard((tmp_path / "out/README.md").read_text(encoding="utf-8"))
@@ -128,9 +127,9 @@ def test_a_published_run_is_copied_with_its_card(run, hub, tmp_path):
     files = hub.models["someone/en-de"].commits[hub.models["someone/en-de"].refs["main"]]
     assert {path.name: path.read_bytes() for path in (tmp_path / "mine").iterdir()} == files
     _alike(tmp_path / "mine", run)
-    with pytest.raises(UserError, match="has no checkpoint to resume from; omit --with-state"):
+    with refused("has no checkpoint to resume from; omit --with-state"):
         main(["publish", _NAME, str(tmp_path / "state"), "--with-state"])
-    with pytest.raises(UserError, match="is published, and has one set of parameters; omit --av"):
+    with refused("is published, and has one set of parameters; omit --av"):
         main(["publish", _NAME, str(tmp_path / "other"), "--average", "1"])
 
 
@@ -164,12 +163,12 @@ def test_a_mistake_is_one_line_and_publishes_nothing(flags, message, run, hub, t
 @pytest.mark.thorough
 def test_no_right_to_write_and_a_public_model_are_refused(run, hub, monkeypatch):
     hub.models["someone/en-de"] = Model()
-    with pytest.raises(UserError, match="exists and is public; make it private on the hub"):
+    with refused("exists and is public; make it private on the hub"):
         main(["publish", run, _NAME, *_LICENCE, "--private"])
     monkeypatch.setenv("HF_TOKEN", "wrong")
-    with pytest.raises(UserError, match="denies access; run: hf auth login"):
+    with refused("denies access; run: hf auth login"):
         main(["publish", run, "hf://other/en-de", *_LICENCE])
-    with pytest.raises(UserError, match="denies access; run: hf auth login"):
+    with refused("denies access; run: hf auth login"):
         main(["publish", run, _NAME, *_LICENCE])
     assert len(hub.models["someone/en-de"].commits) == 1
 
@@ -233,5 +232,5 @@ def test_a_training_goes_on_elsewhere_exactly(tiny_run, hub, tmp_path, capsys):
     assert t2t_jax.load(mine).steps == (12,)
     # It is a run like any other now, and is published as one.
     assert not {"model.safetensors", "SHA256SUMS", "README.md"} & {*os.listdir(mine)}
-    with pytest.raises(UserError, match="needs a license"):
+    with refused("needs a license"):
         main(["publish", str(mine), str(tmp_path / "again")])

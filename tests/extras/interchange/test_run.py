@@ -13,7 +13,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import t2t_jax
-from t2t_jax import MeshConfig, UserError
+from t2t_jax import MeshConfig
 from t2t_jax.__main__ import main
 from t2t_jax.data.corpus import Corpus
 from t2t_jax.data.vocabularies.learning import train_vocabulary
@@ -118,20 +118,18 @@ def test_a_moving_average_stays_one(tmp_path, vocabulary):
 
 @pytest.mark.parametrize("choice", [{"average": 3}, {"step": 2}, {"step": "best"}])
 def test_other_checkpoints_than_those_of_the_export_are_refused(small, choice):
-    with pytest.raises(UserError, match=r"average of the steps \[2, 6\].*asks for others; leave"):
+    with refused(match=r"average of the steps \[2, 6\].*asks for others; leave"):
         t2t_jax.load(small, **choice)
 
 
 @pytest.mark.thorough
 def test_training_starts_from_it_but_does_not_go_on_with_it(small, tmp_path, vocabulary):
-    with pytest.raises(
-        UserError, match=r"was saved or exported, and no training to go on with.*init-from"
-    ):
+    with refused(match=r"was saved or exported, and no training to go on with.*init-from"):
         check_workdir(CONFIG, small)
     start = {"training.init_from": str(small), "data.vocab_size": len(vocabulary)}
     config = CONFIG.replace(start)
     initial = initial_run(config)
-    with pytest.raises(UserError, match=r"has no checkpoint of step 2; it has \[6\]"):
+    with refused("has no checkpoint of step 2; it has [6]"):
         initial_run(config.replace({"training.init_step": 2}))
     mesh = make_mesh(MeshConfig(), jax.devices()[:1])
     nothing_saved = Mock(spec=Checkpoints, **{"restore.return_value": None})
@@ -223,7 +221,7 @@ def test_an_archive_opens_as_what_is_in_it(source, name, message, run, small, tm
     assert capsys.readouterr().out == t2t_jax.load(run).translate(["the dog"])[0] + "\n"
     # Nothing writes into the cache.
     record_scores(FetchedPath(unpacked), _SCORE)
-    with pytest.raises(UserError, match=message):
+    with refused(match=message):
         check_workdir(read_config(run), FetchedPath(unpacked))
     assert before == {path: path.stat().st_mtime_ns for path in unpacked.rglob("*")}
 
@@ -261,7 +259,7 @@ def test_an_archive_that_is_unsafe_or_has_no_run_leaves_nothing(members, message
 def test_a_cut_archive_is_refused(name, small, tmp_path):
     archive = _packed(small, tmp_path / name)
     archive.write_bytes(archive.read_bytes()[:3000])
-    with pytest.raises(UserError, match=r"cannot be unpacked \(.*\); get a new copy"):
+    with refused(match=r"cannot be unpacked \(.*\); get a new copy"):
         t2t_jax.load(archive)
 
 
@@ -270,7 +268,7 @@ def test_an_archive_of_far_too_much_is_refused_before_it_is_unpacked(tmp_path, m
     with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("config.json", b"{}")
         archive.writestr("model.safetensors", bytes(1 << 21))
-    with pytest.raises(UserError, match="is larger than any run"):
+    with refused("is larger than any run"):
         t2t_jax.load(tmp_path / "a.zip")
     assert not (tmp_path / "cache").exists()
 
@@ -291,7 +289,7 @@ def test_a_damaged_member_is_one_line(small, tmp_path):
     whole = archive.read_bytes()
     place = whole.index(b"config.json") + 20
     archive.write_bytes(whole[:place] + bytes(60) + whole[place + 60 :])
-    with pytest.raises(UserError, match=r"a\.zip cannot be unpacked"):
+    with refused("a.zip cannot be unpacked"):
         t2t_jax.load(archive)
 
 
@@ -304,13 +302,13 @@ def test_a_name_of_a_zip_that_is_no_text_is_one_line(small, tmp_path):
     with zipfile.ZipFile(archive, "w") as file:
         file.write(small / "config.json", "r/ä.json")
     archive.write_bytes(archive.read_bytes().replace("ä".encode(), b"\xe4\xe4"))
-    with pytest.raises(UserError, match=r"a\.zip cannot be unpacked"):
+    with refused("a.zip cannot be unpacked"):
         t2t_jax.load(archive)
 
 
 def test_a_directory_is_not_named_like_an_archive(small, tmp_path):
     for line in (["export", "OUT", "--to", "run"], ["publish", "OUT", "--licence", "mit"]):
         out = str(tmp_path / "out.tar.gz")
-        with pytest.raises(UserError, match=r"run: tar -czf out\.tar\.gz out"):
+        with refused("run: tar -czf out.tar.gz out"):
             main([line[0], str(small), *(out if one == "OUT" else one for one in line[1:])])
         assert not (tmp_path / "out.tar.gz").exists()

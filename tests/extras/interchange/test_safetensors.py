@@ -8,7 +8,6 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import t2t_jax
-from t2t_jax import UserError
 from t2t_jax.__main__ import main
 from t2t_jax.extras.interchange.formats import read_model, write_model
 from t2t_jax.extras.interchange.run import write_run
@@ -38,7 +37,7 @@ def test_the_commands_bring_a_model_out_and_in_bit_for_bit(tmp_path, capsys):
     assert main(["export", run, "--to", "safetensors", out]) == 0
     assert main(["import", "safetensors", out, again]) == 0
     assert main(["export", again, "--to", "safetensors", last]) == 0
-    with pytest.raises(UserError, match="last exists and is not empty; choose another"):
+    with refused("last exists and is not empty; choose another"):
         main(["export", run, "--to", "safetensors", last])
     assert f"{again} is a run with the model from {out}" in capsys.readouterr().out
     for file in Path(out).iterdir():
@@ -48,7 +47,7 @@ def test_the_commands_bring_a_model_out_and_in_bit_for_bit(tmp_path, capsys):
 def test_an_imported_run_is_not_trained_on_in_its_place(tmp_path):
     model = portable({})
     write_run(model, tmp_path / "run", {})
-    with pytest.raises(UserError, match="holds a model that was imported"):
+    with refused("holds a model that was imported"):
         check_workdir(model.config, tmp_path / "run")
 
 

@@ -4,7 +4,6 @@ from pathlib import Path
 import pytest
 import sacrebleu
 
-from t2t_jax.errors import UserError
 from t2t_jax.tasks.measures.bleu import (
     TOKENIZED_SPLIT_BLEU_SIGNATURE,
     corpus_scores,
@@ -94,7 +93,7 @@ def test_a_tokenised_corpus_is_scored_without_a_warning(caplog):
 @pytest.mark.parametrize(("hypotheses", "references"), [([], []), (["a", "b"], ["a"]), ([], ["a"])])
 def test_counts_that_cannot_be_scored_are_refused(score, hypotheses, references):
     message = f"{len(hypotheses)} translations against {len(references)} references; give one"
-    with pytest.raises(UserError, match=message):
+    with refused(match=message):
         score(hypotheses, references, "de")
 
 
