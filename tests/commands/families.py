@@ -13,7 +13,7 @@ from tests.commands.untrained import NETWORK, write_untrained
 LINES = ["the old dog runs", "a red house", "the dog", "a house runs", "two dogs see a red house"]
 GERMAN = ["der alte Hund", "ein rotes Haus", "der Hund", "ein Haus", "zwei Hunde sehen ein Haus"]
 _TREES = "(TOP (S (NP (DT the) (NN dog)) (VP (VBZ runs))))\n(TOP (NP (DT a) (NN house)))\n" * 2
-_MODEL = {
+MODEL = {
     **NETWORK,
     "data.vocab_size": 40,
     "data.max_length": 24,
@@ -70,7 +70,7 @@ def make_family(folder: Path, name: str) -> Path:
     scheme = {"parser": "trees:", "image classifier": "npz:"}.get(name, "text:")
     place = folder / "images.npz" if scheme == "npz:" else folder
     own = {"data.corpus": f"{scheme}{place}", "data.cache_dir": str(folder / "cache")}
-    config = Config().replace(_MODEL).replace(own | FAMILIES[name])
+    config = Config().replace(MODEL).replace(own | FAMILIES[name])
     corpus = open_corpus(config.data)
     task = task_of(corpus.name, corpus.task)
     vocabulary = task.vocabulary(config, corpus)

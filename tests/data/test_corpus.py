@@ -2,7 +2,6 @@
 
 import gzip
 import os
-import re
 
 import pytest
 
@@ -205,9 +204,6 @@ def test_a_file_that_is_no_text_is_refused_in_one_line(tmp_path, case):
 
 READ = {
     "a byte order mark": (holds(b"\xef\xbb\xbf" + LINES), ["one", "two", "three"]),
-    "carriage returns before line feeds": (holds(b"one\r\ntwo\r\nthree"), ["one", "two", "three"]),
-    "no end of the last line": (holds(LINES[:-1]), ["one", "two", "three"]),
-    "empty lines": (holds(b"\n\n\n"), ["", "", ""]),
     "a zero in a line": (holds(b"one\nt\0wo\nthree\n"), ["one", "t\0wo", "three"]),
     "the same text packed beside it": (beside(LINES), ["one", "two", "three"]),
     "two packed files in one": (
@@ -254,10 +250,10 @@ def test_trees_that_change_between_two_readings_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("place", ["nowhere", "x" * 300, "~nobody-at-all", "a\0b", "/dev/null"])
-def test_what_can_be_no_directory_is_named(place):
-    for scheme in ("text", "trees"):
-        with refused(match=f"corpus directory {re.escape(place)} does not exist"):
-            open_corpus(DataConfig(corpus=f"{scheme}:{place}"))
+def test_what_can_be_no_directory_is_named(tmp_path, place):
+    for before in ("text:", "trees:", f"trees:{tmp_path}+"):
+        with refused(f"corpus directory {place} does not exist"):
+            open_corpus(DataConfig(corpus=f"{before}{place}"))
 
 
 DOG = "(TOP (S-HLN (NP-SBJ (DT The) (NN dog)) (VP (VBZ barks) (NP (-NONE- *))) (. .)))"
@@ -324,15 +320,10 @@ def test_missing_and_damaged_trees_are_named(tmp_path, files, message):
         tree_corpus(tmp_path, files).lines("train")
 
 
-def test_a_missing_directory_of_trees_is_named(tmp_path):
-    with refused("nowhere does not exist"):
-        open_corpus(DataConfig(corpus=f"trees:{tmp_path}+{tmp_path}/nowhere"))
-
-
 @pytest.mark.parametrize(
     "corpus",
     ["wmt14", "", "bundled", "bundled:x", "text:", "tfds:", "hf:x", "trees", "trees:", "trees:a+"],
 )
 def test_an_unknown_scheme_is_refused(corpus):
-    with refused(match=f"corpus={re.escape(repr(corpus))} is not bundled:,"):
+    with refused(f"corpus={corpus!r} is not bundled:,"):
         open_corpus(DataConfig(corpus=corpus))

@@ -16,14 +16,12 @@ from t2t_jax.decoding.translator import Translator
 from t2t_jax.modules.ensemble import Ensemble
 from t2t_jax.modules.models import make_model
 from t2t_jax.modules.parameters import Parameters
-from tests.tiny import first_parameters
+from tests.tiny import first_parameters, tiny_fields
 
 _TEXT = "ein zwei rot blau haus baum gehen sehen große kleine tür fenster und oder nicht"
 WORDS = _TEXT.split()
 CONFIG = Config(
-    model=network_config(
-        d_model=16, num_heads=2, d_ff=32, num_encoder_layers=1, num_decoder_layers=1
-    ),
+    model=network_config(**tiny_fields(16, (1, 1))),
     data=DataConfig(max_length=32),
     decoding=DecodingConfig(max_extra_length=6, tokens_per_batch=128),
 )

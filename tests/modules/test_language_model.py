@@ -19,7 +19,7 @@ from t2t_jax.modules.attention import WEIGHTS
 from t2t_jax.modules.language_model import joined_pairs, prefix_mask
 from t2t_jax.modules.models import make_model as build_model
 from tests.modules.numpy_transformer import decoder_only_logits
-from tests.tiny import first_parameters
+from tests.tiny import first_parameters, tiny_sizes
 
 _VARIANTS = {
     "the paper's layers": {},
@@ -169,16 +169,8 @@ def test_attention_of_source_and_target_is_cut_out_of_that_of_one_sequence(
 @pytest.mark.thorough
 def test_sources_are_learned_as_if_they_were_text():
     """Losses of `training.source_loss` are those of a text after its first token."""
-    config = Config().replace(
-        {
-            "model.architecture": "decoder_only",
-            "model.d_model": 16,
-            "model.num_heads": 2,
-            "model.d_ff": 24,
-            "model.num_decoder_layers": 2,
-            "training.source_loss": True,
-        }
-    )
+    decoder = {"model.architecture": "decoder_only", "training.source_loss": True}
+    config = Config().replace(tiny_sizes(16, (1, 2))).replace(decoder)
     model = build_model(config, 30, None)
     params = first_parameters(model)
     losses = jax.jit(partial(model.apply, label_smoothing=0.0, method="losses"))

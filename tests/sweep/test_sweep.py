@@ -28,6 +28,7 @@ from t2t_jax.sweep.comparison import compare
 from t2t_jax.sweep.grid import collect
 from t2t_jax.sweep.launchers import Cluster, Local, Outcome, last_output
 from t2t_jax.sweep.run import run_cells
+from tests.commands import families
 from tests.sweep.conftest import QUIET, AtOnce
 from tests.trained import bits
 
@@ -367,33 +368,28 @@ def tiny_tagger(folder, **sentences):
     """Return a config over trees in a folder, which get these numbers of sentences by split."""
     for split, count in sentences.items():
         (folder / f"{split}.mrg").write_text("(TOP (S (DT the) (NN dog) (VB runs)))\n" * count)
-    return Config().replace(
-        {
-            "model.architecture": "encoder_only",
-            "model.d_model": 8,
-            "model.num_heads": 2,
-            "model.d_ff": 8,
-            "model.num_encoder_layers": 1,
-            "model.share_embeddings": False,
-            "data.task": "tagging",
-            "data.corpus": f"trees:{folder}",
-            "data.cache_dir": str(folder / "cache"),
-            "data.vocab_size": 16,
-            "data.max_length": 16,
-            "data.source_tokens_per_step": 64,
-            "data.target_tokens_per_step": 64,
-            "training.num_train_steps": 2,
-            "training.peak_learning_rate": 1e-3,
-            "checkpoint.every_minutes": None,
-            "checkpoint.every_steps": 2,
-        }
+    return (
+        Config()
+        .replace(families.MODEL)
+        .replace(
+            {
+                **families.FAMILIES["tagger"],
+                "data.corpus": f"trees:{folder}",
+                "data.cache_dir": str(folder / "cache"),
+                "data.vocab_size": 16,
+                "training.num_train_steps": 2,
+                "training.peak_learning_rate": 1e-3,
+                "checkpoint.every_minutes": None,
+                "checkpoint.every_steps": 2,
+            }
+        )
     )
 
 
 @pytest.mark.thorough
 def test_a_grid_over_tags_is_trained_and_compared_by_accuracy(tmp_path):
     base = tiny_tagger(tmp_path, train=8, dev=8)
-    grid = Grid({"base": base, "wide": base.replace({"model.d_ff": 16})}, {})
+    grid = Grid({"base": base, "wide": base.replace({"model.d_ff": 64})}, {})
     results = {}
     for cell in cells(grid, tmp_path / "grid", 1):
         assert cell.result() is None

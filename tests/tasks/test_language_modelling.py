@@ -16,23 +16,24 @@ from t2t_jax.tasks import task_of
 from t2t_jax.tasks.language_modelling import TASK, generate
 from t2t_jax.tasks.task import Task
 from tests.decoding.random_models import random_translator, with_fields
+from tests.tiny import tiny_sizes
 
 WORDS = "a small red house stands by the long street and old tree".split()  # noqa: SIM905
-CONFIG = Config().replace(
-    {
-        "model.architecture": "decoder_only",
-        "model.d_model": 16,
-        "model.num_heads": 2,
-        "model.d_ff": 32,
-        "model.num_decoder_layers": 1,
-        "model.position": "learned",
-        "model.max_positions": 24,
-        "data.task": "language_modelling",
-        "data.vocab_size": 60,
-        "data.max_length": 8,
-        "data.target_tokens_per_step": 64,
-        "data.source_tokens_per_step": 64,
-    }
+CONFIG = (
+    Config()
+    .replace(tiny_sizes(16, (1, 1)))
+    .replace(
+        {
+            "model.architecture": "decoder_only",
+            "model.position": "learned",
+            "model.max_positions": 24,
+            "data.task": "language_modelling",
+            "data.vocab_size": 60,
+            "data.max_length": 8,
+            "data.target_tokens_per_step": 64,
+            "data.source_tokens_per_step": 64,
+        }
+    )
 )
 
 

@@ -1,6 +1,7 @@
 """Encoders alone learn to tag, to classify, to fill in words and to recognise images."""
 
 import io
+import itertools
 import json
 
 import jax
@@ -13,22 +14,17 @@ from t2t_jax.__main__ import main
 from t2t_jax.data.corpus import open_corpus
 from t2t_jax.extras.encoders.tasks import MASKED, TAGGING
 from t2t_jax.workdir import read_config, read_scores
-from tests.commands.families import IMAGES
+from tests.commands import families
+from tests.tiny import tiny_sizes
+from tests.trained import records_of
 
 TAGS = {"the": "DT", "a": "DT", "dog": "NN", "house": "NN", "old": "JJ", "red": "JJ", "runs": "VB"}
 MODEL = {
-    "model.architecture": "encoder_only",
-    "model.d_model": 32,
-    "model.num_heads": 2,
-    "model.d_ff": 48,
-    "model.num_encoder_layers": 1,
+    **families.MODEL,
+    **tiny_sizes(32, (1, 1)),
     "model.norm_order": "pre",
     "model.dropout_rate": 0.0,
     "model.compute_dtype": "float32",
-    "data.vocab_size": 40,
-    "data.max_length": 24,
-    "data.source_tokens_per_step": 256,
-    "data.target_tokens_per_step": 256,
     "training.num_train_steps": 60,
     "training.warmup_steps": 10,
     "training.peak_learning_rate": 1e-2,
@@ -36,7 +32,6 @@ MODEL = {
     "training.log_every_steps": 20,
     "checkpoint.every_steps": 30,
     "checkpoint.every_minutes": None,
-    "checkpoint.average": 1,
     "evaluation.every_steps": 60,
 }
 
@@ -59,12 +54,13 @@ def folder(tmp_path_factory):
 
 def config_of(folder, task, **changes):
     own = {
+        "model.architecture": "encoder_only",
         "data.task": task,
         "data.corpus": f"text:{folder}",
         "data.cache_dir": str(folder / "cache"),
         "model.share_embeddings": task == "masked_language_modelling",
     }
-    return Config().replace(MODEL | own | changes)
+    return Config().replace(MODEL).replace(own | changes)
 
 
 @pytest.fixture(scope="module")
@@ -179,7 +175,7 @@ def test_a_tagger_starts_from_an_encoder_that_fills_in_words(masked, folder, tmp
             theirs.params[name],
         )
     assert ours.params["output_projection"]["embedding"].shape == (4, 32)
-    other = config_of(folder, "tagging", **start, **{"model.d_ff": 64})
+    other = config_of(folder, "tagging", **start, **{"model.d_ff": 48})
     with pytest.raises(UserError, match="another model"):
         t2t_jax.train(other, tmp_path / "other")
 
@@ -188,12 +184,8 @@ def test_a_tagger_starts_from_an_encoder_that_fills_in_words(masked, folder, tmp
 @pytest.mark.parametrize("task", ["tagging", "masked_language_modelling"])
 def test_an_interrupted_run_goes_on_exactly(task, folder, tmp_path):
     def logged(workdir):
-        records = map(json.loads, (workdir / "log.jsonl").read_text().splitlines())
-        return [
-            (record["step"], record["loss"])
-            for record in records
-            if record["of"] in ("train", "dev")
-        ]
+        records = (records_of(workdir, "train"), records_of(workdir, "dev"))
+        return [(record["step"], record["loss"]) for record in itertools.chain(*records)]
 
     # The length of the schedule does not depend on how far a run has come.
     steps = {
@@ -227,11 +219,11 @@ def test_images_are_recognised(tmp_path, capsys):
     parts |= {"y_val": names[80:100], "x_test": images[100:], "y_test": names[100:]}
     np.savez(tmp_path / "images.npz", **parts)
     changes = {
-        **IMAGES,
+        **families.IMAGES,
         "data.task": "image_classification",
         "data.corpus": f"npz:{tmp_path / 'images.npz'}",
     }
-    assert t2t_jax.train(Config().replace(MODEL | changes), tmp_path / "run").exit_code == 0
+    assert t2t_jax.train(Config().replace(MODEL).replace(changes), tmp_path / "run").exit_code == 0
     assert main(["evaluate", "--workdir", str(tmp_path / "run"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["accuracy"] == 100
     arguments = ["predict", str(tmp_path / "run"), "--input", str(tmp_path / "images.npz")]

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 
 from t2t_jax import UserError, load, score, train
 from t2t_jax.__main__ import main
@@ -231,16 +231,6 @@ def test_a_model_that_starts_with_padding_goes_out_and_in_again(tmp_path):
     assert model.config.model.start_token == "padding"
     write_model(model, "bart", tmp_path / "out")
     assert read_model("bart", tmp_path / "out").config == model.config
-
-
-@pytest.mark.parametrize("kind", ["m2m100", "mbart", "bart"])
-def test_a_missing_tensor_is_named(kind, tmp_path):
-    place = copied(kind, tmp_path)
-    tensors = load_file(place / "model.safetensors")
-    del tensors["model.decoder.layers.1.fc2.bias"]
-    save_file(tensors, place / "model.safetensors")
-    with pytest.raises(UserError, match=r"decoder\.layers\.1\.fc2\.bias"):
-        golden_model(kind, place)
 
 
 def test_pairs_of_a_vocabulary_are_made_without_reading_it_again(models, monkeypatch):
