@@ -11,6 +11,7 @@ from t2t_jax import Context, LayerStack
 from t2t_jax.config import network_config
 from t2t_jax.functional.masks import causal_mask, segment_mask
 from tests.selection import thorough_after
+from tests.tiny import tiny_fields
 
 _PATH = Path(__file__).parents[1] / "goldens" / "transformer.npz"
 
@@ -40,15 +41,7 @@ def _context(segments, mask, **source):
 
 @pytest.mark.parametrize("norm_order", thorough_after(1, ["post", "pre"]))
 def test_stacks_and_their_gradients_equal_those_of_pytorch(goldens, norm_order):
-    config = network_config(
-        d_model=8,
-        num_heads=2,
-        d_ff=16,
-        num_encoder_layers=2,
-        num_decoder_layers=2,
-        norm_order=norm_order,
-        dropout_rate=0.0,
-    )
+    config = network_config(**tiny_fields(8, (2, 2)), norm_order=norm_order, dropout_rate=0.0)
     weights = _subtree(goldens, "weights/")
     if norm_order == "post":
         weights = {stack: {"layers": weights[stack]["layers"]} for stack in weights}

@@ -24,12 +24,9 @@ from t2t_jax.modules.models import make_model
 from t2t_jax.modules.network import init_parameters
 from t2t_jax.system.drawing import encode_figure
 from tests.extras.interchange.models import OPTIONS, portable, translator_of
+from tests.tiny import tiny_fields
 
-SMALL = Config(
-    model=network_config(
-        d_model=16, num_heads=2, d_ff=32, num_encoder_layers=2, num_decoder_layers=3
-    )
-)
+SMALL = Config(model=network_config(**tiny_fields(16, (2, 3))))
 
 
 def texts(figure: Figure) -> list[str]:
