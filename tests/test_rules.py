@@ -22,14 +22,14 @@ TREES = {
 NODES = [node for tree in TREES.values() for node in ast.walk(tree)]
 MOST_LINES_OF_A_FUNCTION, MOST_LINES_OF_A_FILE = 80, 600
 MOST = {
-    "lines of code of the core": 22_888,
+    "lines of code of the core": 22_547,
     "lines of code of the extras": 8_722,
-    "lines of code of the tests": 36_440,
+    "lines of code of the tests": 36_146,
     "lines of code of tests/against": 1_772,
     "lines of code of the benchmarks": 4_147,
     "lines of code of the examples": 488,
-    "words of the documents": 45_376,
-    "words of the docstrings": 66_758,
+    "words of the documents": 45_500,
+    "words of the docstrings": 65_990,
     "config fields": 120,
     "commands": 23,
     "names that are pronouns or participles": 2,  # in checkpoints; an argument of `Translator`
