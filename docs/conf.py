@@ -21,6 +21,7 @@ extensions = [
     "reference",
     "repository",
 ]
+myst_enable_extensions = ["dollarmath"]
 exclude_patterns = ["_build", "_figures", "_repository/README.md", "results/*/table.md"]
 
 # Links to headings are written as GitHub names them.
