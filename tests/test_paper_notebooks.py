@@ -40,8 +40,7 @@ def test_notebooks_are_small():
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_prints_the_stored_numbers_again(path, monkeypatch):
-    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+def test_a_notebook_prints_the_stored_numbers_again(path):
     stored = nbformat.read(path, as_version=4)
     notebook = copy.deepcopy(stored)
     make_notebooks.execute(notebook)
