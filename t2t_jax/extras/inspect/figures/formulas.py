@@ -1,11 +1,13 @@
 """Draw positional encodings, learning rate schedules and label smoothing."""
 
+from collections.abc import Sequence
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.patches import Circle
 
 from t2t_jax.config import TrainingConfig
 from t2t_jax.functional.loss import label_smoothed_cross_entropy
@@ -20,10 +22,28 @@ def waves(d_model: int, length: int = 100) -> Figure:
     figure, (axes,) = canvas(8, 3)
     columns = sorted({min(d_model - 1, d_model * part // 64) for part in (0, 4, 8, 16)})
     for column, color in zip(columns, COLORS, strict=False):
-        axes.plot(table[:, column], color=color, label=f"column {column}")
+        axes.plot(table[:, column], ".-", color=color, label=f"column {column}")
     axes.set(xlabel="position", ylabel="encoding", xlim=(0, length - 1))
     axes.set_title(f"Positions as waves, d_model = {d_model} (section 3.5)")
-    axes.legend(loc="upper right")
+    axes.legend(loc="upper left", bbox_to_anchor=(1, 1))  # beside the waves
+    return figure
+
+
+def clocks(positions: Sequence[int] = (0, 1, 2, 10, 11, 100)) -> Figure:
+    """Draw position encodings as clocks: a pair of columns is a hand, which starts at the top."""
+    d_model = 8
+    table = np.asarray(sinusoidal_positions(max(positions) + 1, d_model))
+    figure, panels = canvas(1.7 * len(positions), 2.7, len(positions))
+    for axes, position in zip(panels, positions, strict=True):
+        axes.add_patch(Circle((0, 0), 1, fill=False, color="gray"))
+        for pair, (sine, cosine) in enumerate(table[position].reshape(-1, 2)):
+            turn = 2 * np.pi * 10_000 ** (2 * pair / d_model)
+            label = f"columns {2 * pair} and {2 * pair + 1}: a turn in {turn:,.1f} positions"
+            ends = np.array([[0, sine], [0, cosine]]) * (0.95 - 0.15 * pair)
+            axes.plot(*ends, color=COLORS[pair], linewidth=2 + 1.5 * pair, label=label)
+        axes.set(title=f"position {position}", aspect="equal")
+        axes.axis("off")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
     return figure
 
 

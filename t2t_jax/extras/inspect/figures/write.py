@@ -52,6 +52,7 @@ def figures(translator: Translator | None, sentence: str) -> Iterator[tuple[str,
     vocab_size = config.data.vocab_size if translator is None else len(translator.vocabulary)
     model = config.model
     yield "architecture", architecture(config, vocab_size)
+    yield "positions_clocks", formulas.clocks()
     yield "positions_waves", formulas.waves(model.d_model)
     yield "positions_map", formulas.heat_map(model.d_model)
     yield "positions_distance", formulas.products_by_distance(model.d_model)

@@ -85,6 +85,13 @@ def test_waves_and_products_are_those_of_section_3_5():
     np.testing.assert_allclose(products.get_ydata(), expected, atol=1e-4)
 
 
+def test_the_hands_of_a_clock_are_turned_by_their_rates_times_the_position():
+    (axes,) = formulas.clocks((3,)).axes
+    for line, rate in zip(axes.lines, (1, 0.1, 0.01, 0.001), strict=True):
+        x, y = line.get_xydata()[1]
+        assert math.atan2(x, y) == pytest.approx(3 * rate, abs=1e-5)  # from the top, clockwise
+
+
 def test_schedules_peak_at_the_end_of_their_warmup():
     config = SMALL.replace({"training.warmup_steps": 100, "training.num_train_steps": 400})
     lines = formulas.schedule(config.training, 16).axes[0].lines
