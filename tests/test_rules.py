@@ -64,12 +64,13 @@ def _code_in(folder):
 
 
 def _words_of_documents():
-    """Count the words of all documents outside of fenced code, without what a build has written."""
+    """Count the words of all documents outside of code and what it prints, and of builds."""
     pages = [path for path in (ROOT / "docs").rglob("*.md") if "/docs/_" not in path.as_posix()]
     texts = (
         path.read_text("utf-8") for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *pages]
     )
-    return sum(len(re.sub(r"```.*?```", "", text, flags=re.DOTALL).split()) for text in texts)
+    code = r"^```.*?^```$(?:\n\n(?: {4}[^\n]*\n)+)?|<!--.*?-->"
+    return sum(len(re.sub(code, "", text, flags=re.DOTALL | re.M).split()) for text in texts)
 
 
 def _words_of_docstrings():
