@@ -14,7 +14,7 @@ from t2t_jax.modules.network import declared_parameters
 from t2t_jax.modules.parameters import Parameters
 from t2t_jax.system.drawing import canvas
 
-_WIDTH, _HEIGHT, _GAP = 4.6, 0.85, 0.3
+_WIDTH, _HEIGHT, _GAP = 4.6, 0.85, 0.42
 _STEP = _HEIGHT + _GAP
 _COLUMNS = 0.0, 6.6
 _ARROW = {"arrowstyle": "->", "color": "0.3"}
@@ -29,12 +29,18 @@ _COLORS = {
 
 
 class _Box(NamedTuple):
-    """A box of the figure; if `is_layer`, it is in the frame of the repeated layer."""
+    """A box of the figure; if `is_layer`, it is in the frame of the repeated layer.
+
+    `input` labels the arrow from the box below. A residual connection skips the `skips` boxes
+    below.
+    """
 
     name: str
     content: str
     kind: str
     is_layer: bool = True
+    input: str = ""
+    skips: int = 0
 
 
 def architecture(config: Config, vocab_size: int) -> Figure:
@@ -96,13 +102,16 @@ def _inputs(
         shared_text = " (shared)" if is_shared else ""
         size = f"[{num_rows:,}, {model.d_model}]"
         shape = "[b, s + t]" if input_name != side else f"[b, {side[0]}]"
+        if input_name == "target":
+            shape = f"shifted right: {shape}"
         boxes = [
             _Box(f"{input_name} tokens", shape, "text", False),
             _Box(f"embedding{shared_text}{scale_text}", size, "embedding", False),
         ]
     position, norm = (params.get(f"{side}_{name}") for name in ("position", "embedding_norm"))
     content = model.position.replace("_", " ") + (f": {_layer_count(position)}" if position else "")
-    boxes.append(_Box("positions", content, "embedding", False))
+    is_sum = model.position in ("sinusoidal", "learned")
+    boxes.append(_Box("+ positions" if is_sum else "positions", content, "embedding", False))
     return [*boxes, *([_Box("norm", _layer_count(norm), "norm", False)] if norm else [])]
 
 
@@ -122,17 +131,22 @@ def _outputs(model: ModelConfig, vocab_size: int, params: Parameters, side: Side
 def _sublayer(model: ModelConfig, layers: Parameters, name: str, stack: Stack) -> list[_Box]:
     if name == "feed_forward":
         sizes = f"{model.d_model} > {model.d_ff} > {model.d_model}, {model.feed_forward}"
-        title, kind = "feed-forward network", "feed_forward"
+        title, kind, label = "feed-forward network", "feed_forward", ""
     else:
         attention: AttentionConfig = getattr(stack, name)
         sizes = f"h = {attention.num_heads}, d_k = {attention.d_k}, d_v = {attention.d_v}"
         masked = "masked " if name == "self_attention" and stack.reads_target else ""
         title, kind = f"{masked}{name.replace('_', '-')}", "attention"
-    box = _Box(title, f"{sizes}: {_layer_count(layers[name], stack.num_layers)}", kind)
+        label = "Q, K, V" if name == "self_attention" else "Q"
+    content = f"{sizes}: {_layer_count(layers[name], stack.num_layers)}"
+    box = _Box(title, content, kind, input=label)
     size = _layer_count(layers[f"{name}_residual"], stack.num_layers)
+    length = " + ".join(["s"] * stack.reads_source + ["t"] * stack.reads_target)
+    reads_images = isinstance(model, ImageEncoderConfig)
+    shape = "" if reads_images else f"[b, {length}, {model.d_model}]"
     if model.norm_order == "pre":
-        return [_Box("norm", size, "norm"), box, _Box("add", "", "norm")]
-    return [box, _Box("add and norm", size, "norm")]
+        return [_Box("norm", size, "norm"), box, _Box("add", "", "norm", input=shape, skips=2)]
+    return [box, _Box("add and norm", size, "norm", input=shape, skips=1)]
 
 
 def _layer_count(params: object, layers: int = 1) -> str:
@@ -156,11 +170,18 @@ def _draw(axes: Axes, x: float, boxes: list[_Box], num_layers: int) -> None:
         axes.text(center, y + 0.24, box.content, ha="center", va="center", fontsize=7, color="0.25")
         if index:
             axes.annotate("", (center, y), (center, y - _GAP), arrowprops=_ARROW)
+            text_x, text_y = center - 0.15, y - _GAP / 2
+            axes.text(text_x, text_y, box.input, ha="right", va="center", fontsize=7, color="0.25")
+        if box.skips:
+            right, start = x + _WIDTH + 0.25, y - box.skips * _STEP - _GAP / 2
+            axes.plot([center, right, right], [start, start, y + _HEIGHT / 2], "0.3", lw=1)
+            end = x + _WIDTH, y + _HEIGHT / 2
+            axes.annotate("", end, (right, end[1]), arrowprops=_ARROW)
     indices = [index for index, box in enumerate(boxes) if box.is_layer]
-    bottom, height = indices[0] * _STEP - 0.15, (len(indices) - 1) * _STEP + _HEIGHT + 0.3
-    frame = FancyBboxPatch((x - 0.2, bottom), _WIDTH + 0.4, height, "round,pad=0.05", fill=False)
+    bottom, height = indices[0] * _STEP - 0.28, (len(indices) - 1) * _STEP + _HEIGHT + 0.4
+    frame = FancyBboxPatch((x - 0.2, bottom), _WIDTH + 0.6, height, "round,pad=0.05", fill=False)
     axes.add_patch(frame)
-    label_x = x - 0.45 if x == _COLUMNS[0] else x + _WIDTH + 0.9
+    label_x = x - 0.45 if x == _COLUMNS[0] else x + _WIDTH + 1.2
     axes.text(label_x, bottom + height / 2, f"{num_layers} x", ha="right", va="center", fontsize=11)
 
 
@@ -170,5 +191,6 @@ def _join(axes: Axes, encoder: list[_Box], decoder: list[_Box]) -> None:
     top = len(encoder) * _STEP - _GAP
     center, bend = _COLUMNS[0] + _WIDTH / 2, _COLUMNS[1] - 1.2
     y = index * _STEP + _HEIGHT / 2
-    axes.plot([center, center, bend, bend], [top, top + 0.4, top + 0.4, y], color="0.3")
+    axes.plot([center, center, bend, bend], [top, top + 0.4, top + 0.4, y], "0.3", lw=1)
     axes.annotate("", (_COLUMNS[1], y), (bend, y), arrowprops=_ARROW)
+    axes.text(bend + 0.1, y + 0.12, "K, V", fontsize=7, color="0.25")
