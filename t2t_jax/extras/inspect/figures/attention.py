@@ -53,7 +53,7 @@ def masks() -> Figure:
     """Draw the attention masks (section 3.2.3) of a batch row with two sentences."""
     targets = jnp.array([[1] * 5 + [2] * 4 + [0] * 2])
     sources = jnp.array([[1] * 4 + [2] * 6 + [0]])
-    figure, panels = canvas(10, 3.6, 3)
+    figure, panels = canvas(10, 3.9, 3)
     attention_masks = {
         "encoder self-attention": SegmentMask(sources, sources),
         "decoder self-attention": SegmentMask(targets, targets, causal=True),
