@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
+from numbers import Integral
 from pathlib import Path
 from signal import SIGUSR1
 
@@ -99,7 +100,8 @@ def train(
     """
     if not isinstance(config, Config):
         raise UserError(f"config={quote(config)} is not a t2t_jax.Config; give one")
-    if until is not None and not (type(until) is int and until >= 1):
+    is_step = isinstance(until, Integral) and not isinstance(until, bool) and until >= 1
+    if until is not None and not is_step:
         raise UserError(f"until={quote(until)} is not a step; give 1 or more, or leave it out")
     own_parts = {"loss": loss, "optimizer": optimizer, "schedule": schedule}
     config = with_parts(config, {f"training.{name}": part for name, part in own_parts.items()})
