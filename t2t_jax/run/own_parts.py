@@ -5,6 +5,7 @@ hash of each definition.
 """
 
 import json
+from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
 
@@ -55,24 +56,28 @@ def compare_own_parts(config: Config, model: Network, mesh: Mesh, workdir: Path)
         raise _mismatch(config, "optimizer", "another tree of state")
     if not np.allclose(stored.get("updates", ()), now.get("updates", ()), rtol=1e-4):
         raise _mismatch(config, "optimizer", "other updates")
-    for field, before in stored["definitions"].items():
-        after = now["definitions"].get(field, before)
-        if UNKNOWN not in (before, after) and before != after:
-            raise _mismatch(config, field, "another definition")
+    for field in _changed_fields(stored["definitions"], now["definitions"]):
+        raise _mismatch(config, field, "another definition")
 
 
 def warn_of_changed_parts(config: Config, workdir: Path) -> None:
     """Warn of each registered part that is not the one that a stored run was trained with."""
     path = workdir / REGISTERED / "parts.json"
     stored = read_object(path, _SCHEMA, "remove it")["definitions"] if path.is_file() else {}
-    for field, part in registered_parts(config).items():
-        before, after = stored.get(field, UNKNOWN), hash_of_definition(part)
-        if UNKNOWN not in (before, after) and before != after:
-            warn(f"{part.title} is not the one that {workdir} was trained with")
+    parts = registered_parts(config)
+    now = {field: hash_of_definition(part) for field, part in parts.items() if field in stored}
+    for field in _changed_fields(stored, now):
+        warn(f"{parts[field].title} is not the one that {workdir} was trained with")
     try:
         check_registered(config, workdir)
     except UserError as error:
         warn(str(error))
+
+
+def _changed_fields(stored: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Return the fields whose two hashes of a definition are known and differ."""
+    both = ((field, {before, now.get(field, before)}) for field, before in stored.items())
+    return [field for field, hashes in both if len(hashes) > 1 and UNKNOWN not in hashes]
 
 
 def _mismatch(config: Config, field: str, difference: str) -> UserError:
