@@ -154,8 +154,7 @@ class Engine:
 
     async def _work(self) -> None:
         """Translate batches until no sentence waits."""
-        while self.num_waiting:
-            live = [request for request in self._queue if not request.result.done()]
+        while live := [request for request in self._queue if not request.result.done()]:
             batch, self._queue = live[: self.rows], deque(live[self.rows :])
             self.num_translating = len(batch)
             sentences = [request.sentence for request in batch]
