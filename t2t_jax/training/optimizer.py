@@ -126,7 +126,7 @@ def probe(optimizer: Optimizer, declared: Parameters) -> Iterator[float]:
 def bias_corrected(moments: PyTree, decay: float, num_updates: Int[Array, ""]) -> PyTree:
     """Divide moments by the sum of their weights, 1 - decay^num_updates."""
     # Moments start at 0, so their weights sum to 1 - decay^num_updates. `expm1` keeps the digits
-    # that the difference loses to rounding. The minimum of 1e-30 stands for a decay of 0: the sum
+    # that the difference loses to rounding. The minimum of 1e-30 replaces a decay of 0: the sum
     # is 1 in float32 either way.
     weights = -jnp.expm1(num_updates.astype(jnp.float32) * math.log(max(decay, 1e-30)))
     return jax.tree.map(lambda x: x / weights, moments)

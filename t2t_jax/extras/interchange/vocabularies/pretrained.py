@@ -16,7 +16,7 @@ from t2t_jax.system.records import schema
 _SCHEMA = schema({"kind": str, "tokenizer": str, "order": list[int], "unknown": int})
 _NONE = -1
 _SPACE = "\u2581"  # SentencePiece writes a space as this character
-# Bytes that are visible Latin-1 characters stand for themselves. The other bytes are written as the
+# Visible Latin-1 characters are written unchanged. The other bytes are written as the
 # characters from U+0100 on.
 _VISIBLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
 _HIDDEN = [byte for byte in range(256) if byte not in _VISIBLE]
