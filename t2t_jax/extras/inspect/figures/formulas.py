@@ -1,5 +1,6 @@
 """Draw positional encodings, learning rate schedules and label smoothing."""
 
+import math
 from collections.abc import Sequence
 from functools import partial
 
@@ -96,15 +97,38 @@ def schedule(training: TrainingConfig, d_model: int) -> Figure:
     return figure
 
 
-def label_smoothing(epsilon: float) -> Figure:
-    """Draw the target distribution of the loss with and without label smoothing (section 5.4)."""
-    target = jnp.asarray(_ENTRIES // 3)
-    figure, panels = canvas(8, 3, 2)
-    for axes, rate in zip(panels, (0.0, epsilon), strict=True):
-        axes.bar(range(_ENTRIES), _target(target, rate), color=COLORS[0])
-        axes.set(xlabel="vocabulary entry", ylim=(0, 1.05), title=f"eps = {rate}")
-    panels[0].set_ylabel("probability in the target")
+def label_smoothing(epsilon: float, vocab_size: int = 37_000) -> Figure:
+    """Draw the target distribution with and without label smoothing (section 5.4).
+
+    Also draws the entropy and calibration of a model that predicts its mean target exactly.
+    """
+    figure, (target_axes, entropy_axes, calibration_axes) = canvas(12, 3.5, 3)
+    entries = np.arange(_ENTRIES)
+    truth, rates = np.linspace(0, 1, 50), np.linspace(0, 0.3, 50)
+    for rate, offset, color in zip((0.0, epsilon), (-0.2, 0.2), COLORS, strict=False):
+        label = f"eps = {rate}"
+        target = _target(jnp.asarray(_ENTRIES // 3), rate)
+        target_axes.bar(entries + offset, target, 0.4, color=color, label=label)
+        # Averaged over the true next tokens, the smoothed target is the optimum of the loss.
+        predicted = (1 - rate) * truth + rate / vocab_size
+        calibration_axes.plot(predicted, truth, color=color, label=label)
+        entropy_axes.plot(rate, _entropy(rate, vocab_size), "o", color=color, label=label)
+    entropy_axes.plot(rates, [_entropy(rate, vocab_size) for rate in rates], color="black")
+    target_axes.set(xlabel="vocabulary entry", ylabel="probability", title="target of one token")
+    entropy_axes.set(xlabel="eps", ylabel="nats", title="entropy where one token is certain")
+    calibration_axes.set(
+        xlabel="predicted probability", ylabel="true probability", title="calibration"
+    )
+    for axes in figure.axes:
+        axes.legend()
     return figure
+
+
+def _entropy(epsilon: float, vocab_size: int) -> float:
+    """Compute the entropy in nats of (1 - epsilon) one_hot + epsilon / vocab_size."""
+    other = max(epsilon, 1e-12) / vocab_size  # the limit of x log(x) at 0 is 0
+    target = 1 - epsilon + other
+    return -target * math.log(target) - (vocab_size - 1) * other * math.log(other)
 
 
 def _target(target: jax.Array, epsilon: float) -> np.ndarray:

@@ -101,12 +101,17 @@ def test_schedules_peak_at_the_end_of_their_warmup():
         np.testing.assert_allclose(rates.max(), (16 * warmup) ** -0.5, rtol=1e-5)
 
 
-def test_the_target_of_the_loss_has_mass_eps_everywhere():
-    exact, smoothed = formulas.label_smoothing(0.3).axes
-    heights = [[bar.get_height() for bar in axes.patches] for axes in (exact, smoothed)]
+def test_label_smoothing_spreads_mass_raises_entropy_and_lowers_confidence():
+    targets, entropy, calibration = formulas.label_smoothing(0.3, vocab_size=10).axes
+    exact, smoothed = np.reshape([bar.get_height() for bar in targets.patches], (2, 12))
     one_hot = np.eye(12)[4]
-    np.testing.assert_allclose(heights[0], one_hot, atol=1e-6)
-    np.testing.assert_allclose(heights[1], 0.7 * one_hot + 0.3 / 12, atol=1e-6)
+    np.testing.assert_allclose(exact, one_hot, atol=1e-6)
+    np.testing.assert_allclose(smoothed, 0.7 * one_hot + 0.3 / 12, atol=1e-6)
+    best = 0.7 * np.eye(10)[0] + 0.03
+    lowest, highest = (line.get_ydata()[0] for line in entropy.lines[:2])
+    np.testing.assert_allclose([lowest, highest], [0, -(best * np.log(best)).sum()], atol=1e-9)
+    certain = [line.get_xdata()[-1] for line in calibration.lines]
+    np.testing.assert_allclose(certain, [1, 0.73])
 
 
 @pytest.mark.thorough
