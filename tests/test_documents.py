@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from matplotlib.image import imread
 
 import t2t_jax
 from t2t_jax.commands.entry import entry_command
@@ -321,6 +322,11 @@ def test_every_link_of_a_document_leads_somewhere(path):
         place = (path.parent / target).resolve() if target else path
         assert place.exists(), f"{path.name}: {link}"
         assert not anchor or anchor in _anchors(place), f"{path.name}: {link}"
+
+
+def test_every_picture_of_the_documents_opens():
+    for path in (ROOT / "docs").rglob("*.png"):
+        assert imread(path).size, path
 
 
 def test_every_document_is_on_the_map():

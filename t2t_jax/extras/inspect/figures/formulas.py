@@ -126,9 +126,9 @@ def label_smoothing(epsilon: float, vocab_size: int = 37_000) -> Figure:
 
 def _entropy(epsilon: float, vocab_size: int) -> float:
     """Compute the entropy in nats of (1 - epsilon) one_hot + epsilon / vocab_size."""
-    other = max(epsilon, 1e-12) / vocab_size  # the limit of x log(x) at 0 is 0
-    target = 1 - epsilon + other
-    return -target * math.log(target) - (vocab_size - 1) * other * math.log(other)
+    off_target = max(epsilon, 1e-12) / vocab_size  # the limit of x log(x) at 0 is 0
+    target = 1 - epsilon + off_target
+    return -target * math.log(target) - (vocab_size - 1) * off_target * math.log(off_target)
 
 
 def _target(target: jax.Array, epsilon: float) -> np.ndarray:
