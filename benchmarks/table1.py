@@ -83,7 +83,7 @@ def main(arguments: Sequence[str]) -> int:
         "d_model": model.d_model,
         "num_heads": model.num_heads,
     }
-    write_whole(asked.plot, plot(columns))
+    write_whole(asked.plot, plot(types, columns))
     measuring.show(common, [*columns.values()] if asked.json else (), asked.json)
     if not asked.json:
         print_tables(types, columns)

@@ -1,7 +1,7 @@
 """The results of `table1.py`: the exponents of growth, tables in Markdown and a plot."""
 
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -133,39 +133,38 @@ def _significant(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def plot(columns: Columns) -> bytes:
-    """Return a PNG of operations and times by length: forward solid, with the derivative dotted."""
+def plot(types: Sequence[LayerType], columns: Columns) -> bytes:
+    """Return a PNG of operations and times by length, with fitted exponents and the paper's."""
     from matplotlib.figure import Figure  # without pyplot: no display, no global state
 
-    figure = Figure(figsize=(11, 5.2), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    layers = dict.fromkeys(layer for layer, _, _ in columns)
-    for number, layer in enumerate(layers):
-        for direction, style in zip(DIRECTIONS, ("o-", "o:"), strict=True):
-            line = {"color": f"C{number}", "markersize": 3, "alpha": 0.6}
-            if direction == "forward":
-                line |= {"label": layer, "alpha": 1}
-            of_line = [x for key, x in columns.items() if key[:2] == (layer, direction)]
-            _draw(left, of_line, "operations", style, line)
-            _draw(right, of_line, "seconds_median", style, line)
-    left.set_ylabel("floating point operations of products")
-    right.set_ylabel("seconds, median")
-    for axes in (left, right):
-        axes.set(xscale="log", yscale="log", xlabel="positions n")
-        lengths = sorted({length for _, _, length in columns})
-        axes.set_xticks(lengths, [f"{length:,}" for length in lengths], minor=False, rotation=45)
-        axes.minorticks_off()
-        axes.grid(alpha=0.3)
-    handles, labels = left.get_legend_handles_labels()
-    title = "solid: forward; dotted: forward and backward"
-    figure.legend(handles, labels, loc="outside lower center", ncols=3, title=title)
+    figure = Figure(figsize=(13, 9), layout="constrained")
+    panels = figure.subplots(2, 2, sharex=True, sharey="col")
+    lengths = sorted({length for _, _, length in columns})
+    for row, direction in zip(panels, DIRECTIONS, strict=True):
+        for axes, name in zip(row, ("operations", "seconds"), strict=True):
+            for number, layer in enumerate(types):
+                of_layer = [columns[layer.name, direction, n] for n in lengths]
+                _draw(axes, of_layer, name, layer.exponent, f"C{number}")
+            axes.set(xscale="log", yscale="log", xlabel="positions n", title=f"{name}, {direction}")
+            axes.set_xticks(lengths, [f"{n:,}" for n in lengths], minor=False, rotation=45)
+            axes.minorticks_off()
+            axes.grid(alpha=0.3)
+            lines = sorted(axes.lines[::2], key=lambda line: -line.get_ydata()[-1])
+            axes.legend(handles=lines, title="slope (paper)", fontsize=8, loc=(1.01, 0.28))
+    title = "solid: measured, with the fitted slope; dotted: with the paper's exponent of n"
+    names = [layer.name for layer in types]
+    figure.legend(panels[0, 0].lines[::2], names, loc="outside lower center", ncols=3, title=title)
     png = io.BytesIO()
     figure.savefig(png, format="png", dpi=120, metadata={"Software": None})
     return png.getvalue()
 
 
-def _draw(
-    axes: Any, columns: Sequence[Mapping[str, Any]], figure: str, style: str, line: Mapping
-) -> None:
+def _draw(axes: Any, columns: Sequence[Any], name: str, exponent: int, color: str) -> None:
+    figure = {"operations": "operations", "seconds": "seconds_median"}[name]
     having = [column for column in columns if figure in column]
-    axes.plot([x["length"] for x in having], [x[figure] for x in having], style, **line)
+    if not having:
+        return
+    n, values = np.array([(column["length"], column[figure]) for column in having]).T
+    label = f"{_exponent(columns[-1][f'{name}_exponent'])} ({exponent})"
+    axes.plot(n, values, "o-", color=color, markersize=3, label=label)
+    axes.plot(n, values[-1] * (n / n[-1]) ** exponent, ":", color=color)
