@@ -245,7 +245,6 @@ def from_stored(nested: Mapping[str, object]) -> Config:
 
 
 def _make_sections(values: Mapping[str, Record]) -> dict[str, Any]:
-    """Make config sections from the values of their fields."""
     kinds = get_type_hints(Config) | {"model": families.network_config}
     return {section: kinds[section](**fields) for section, fields in values.items()}
 

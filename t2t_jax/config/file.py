@@ -278,7 +278,6 @@ def _variants(module: Mapping[str, object], path: str) -> _Variants:
 
 
 def _check_config(config: object, spec: str) -> Config:
-    """Return the config; raise a `UserError` if it or one of its sections has another type."""
     if type(config) is not Config:
         raise UserError(
             f"{spec} gave a {'type' if issubclass(type(config), type) else type(config).__name__}, "

@@ -252,7 +252,7 @@ class Batches:
         """Find the batch of a step.
 
         Returns:
-          The plan of its window (corpus parts that are read together), and the batch's index in it.
+          The plan of its window, and the batch's index in it.
         """
         if step < 0:
             raise ValueError(f"no batch {step}: steps count from 0")
@@ -378,7 +378,6 @@ def _spread_rows(
     """Order the rows of a window, so that each batch has an even share of each part.
 
     Args:
-      totals: the number of rows of each class in each part.
       rng: draws an offset for each part.
 
     Returns:

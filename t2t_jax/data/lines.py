@@ -174,7 +174,6 @@ def change_error(path: Path) -> UserError:
 
 
 def _check_encoding(path: Path | str, first_block: bytes) -> None:
-    """Refuse a text that begins in UTF-16, with a byte order mark or many zero bytes."""
     # Latin text in UTF-16 has a zero byte in every character.
     many_zeros = 4 * first_block.count(0) > len(first_block)
     if many_zeros or first_block.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):

@@ -42,7 +42,6 @@ def mixed_parts(mixed: Sequence[tuple[Examples | Parts, int]], window: int) -> "
 
 
 def _content(components: Sequence[Component]) -> Content:
-    """Combine the statistics of all copies of the corpora."""
     contents = [corpus.parts.content for corpus in components for _ in range(corpus.copies)]
     skipped = Counter[str]()
     for content in contents:

@@ -121,7 +121,6 @@ def find_text(directory: Path, name: str) -> TextFile | None:
 
 
 def _aligned_digest(source: TextFile, target: TextFile) -> str:
-    """Return one hash of two parallel files; refuse files with different numbers of lines."""
     counts = source.survey.num_lines, target.survey.num_lines
     check_aligned(source.path, counts[0], target.path, counts[1])
     return digest(source.survey.digest, target.survey.digest)

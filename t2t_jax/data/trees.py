@@ -273,7 +273,6 @@ def _valid_symbols(
 
 
 def _suitable_tag(word: str, predicted_tag: str) -> str:
-    """Return the predicted tag, or a replacement if it does not suit the word."""
     for pattern, tags in _PUNCTUATION:
         if pattern.fullmatch(word):
             return predicted_tag if predicted_tag in tags else tags[0]
