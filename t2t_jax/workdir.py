@@ -272,7 +272,6 @@ def check_workdir(config: Config, workdir: Path) -> Config | None:
 
 
 def _check_was_trained(workdir: Path) -> None:
-    """Refuse to resume an imported or exported model, which has no optimizer state."""
     is_imported = (workdir / IMPORTED).exists()
     if is_imported or ((workdir / PARAMETERS).exists() and not _steps(workdir / CHECKPOINTS)):
         origin = "imported" if is_imported else "saved or exported"
@@ -283,7 +282,6 @@ def _check_was_trained(workdir: Path) -> None:
 
 
 def _check_nothing_lost(workdir: Path) -> None:
-    """Refuse to start at step 1 if the run directory shows that checkpoints existed."""
     # A run creates the checkpoint directory before it writes any other file of a step, and it logs
     # every complete checkpoint.
     checkpoints, best_dir = workdir / CHECKPOINTS, workdir / BEST
@@ -303,7 +301,6 @@ def _check_nothing_lost(workdir: Path) -> None:
 
 
 def _check_steps(config: Config, workdir: Path) -> None:
-    """Refuse `training.num_train_steps` below the step of the last checkpoint."""
     last, steps = max(_steps(workdir / CHECKPOINTS)), config.training.num_train_steps
     if steps < last:
         raise UserError(
@@ -318,7 +315,6 @@ def _steps(directory: Path) -> list[int]:
 
 
 def _is_empty(directory: Path) -> bool:
-    """Return whether a directory has only hidden files, a launch job or empty checkpoints."""
     # A run in a storage bucket that is killed at once leaves an empty checkpoint directory.
     return all(
         path.name.startswith(".")

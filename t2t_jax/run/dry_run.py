@@ -48,7 +48,6 @@ def dry_run(config: Config, workdir: Path) -> Iterator[str]:
 
 
 def _check_room(plan: Plan) -> None:
-    """Refuse a disk that is too small for the checkpoints, on every process."""
     folder, needed, problem = _existing(plan.workdir), _bytes_of_checkpoints(plan), ""
     if not isinstance(folder, BucketPath) and (free := shutil.disk_usage(folder).free) < needed:
         problem = (

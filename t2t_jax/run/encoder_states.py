@@ -63,7 +63,6 @@ def encoder_states(
 
 
 def _network(translator: Translator) -> transformer.TokenNetwork:
-    """Return the network of a model, or refuse a model without an encoder."""
     if isinstance(translator.model, Ensemble):
         raise UserError("an ensemble has several encoders; load one of its models")
     network: transformer.TokenNetwork = translator.model.network

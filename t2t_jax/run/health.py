@@ -224,7 +224,6 @@ class Health:
 
 
 def _lower_rate(config: Config) -> str:
-    """Return the advice to lower the learning rate or to raise the warmup, with their values."""
     training = config.training
     rate = (
         f"training.learning_rate_factor={training.learning_rate_factor:g}"

@@ -60,8 +60,7 @@ def scalars(record: Record) -> dict[str, float]:
 def dev_score(evaluation: Record) -> float:
     """Return the score of a dev evaluation that selects the best checkpoint.
 
-    Returns:
-      The score; minus infinity if it is not finite.
+    A score that is not finite counts as minus infinity.
     """
     score = evaluation.get("score")
     return -math.inf if score is None else float(score)

@@ -80,7 +80,7 @@ def _accounts(workdir: Path) -> Iterator[Path]:
 
 
 class JobRecord:
-    """A context that records the time use of a job (one start of a run) in a file.
+    """A context that records the time use of a job in a file.
 
     An error that leaves the context is recorded as the end of the job. For other ends, call `end`.
     """

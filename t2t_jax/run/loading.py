@@ -107,7 +107,6 @@ def _score(workdir: Path, step: int) -> str:
 
 
 def _check_same(first: StoredRun, second: StoredRun) -> None:
-    """Refuse runs that cannot form an ensemble."""
     both_runs = f"{first.workdir} and {second.workdir}"
     if first.vocabulary.fingerprint != second.vocabulary.fingerprint:
         raise UserError(

@@ -33,7 +33,6 @@ class _ProgressBar(Progress):
     """A progress bar above a line of metrics."""
 
     def get_renderables(self) -> Iterator[RenderableType]:
-        """Yield the progress bar and the line of metrics."""
         yield from super().get_renderables()
         for task in self.tasks:  # the console would truncate the line
             yield Text(task.fields["figures"], no_wrap=False, overflow="fold")

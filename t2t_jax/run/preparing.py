@@ -249,7 +249,6 @@ def _layout(config: Config, mesh: Mesh, shape: BatchShape) -> BatchLayout:
 
 
 def _check_functions(config: Config, workdir: Path, *, is_resumed: bool) -> None:
-    """Refuse registered functions that do not work; only warn if a resumed run has them."""
     for problem in function_problems(config, executes=False):
         raise UserError(problem)
     for problem in function_problems(config):
@@ -301,7 +300,6 @@ def training_parts(
 
 
 def _check_dev(config: Config, corpus: Corpus, vocabulary: Vocabulary) -> None:
-    """Refuse a dev split that cannot be scored, and early stopping without a dev split."""
     if "dev" in corpus.splits:
         prepare_evaluation(config, corpus, vocabulary, "dev")
         return
@@ -327,7 +325,6 @@ def shared_facts(plan: Plan) -> dict[str, str]:
 
 
 def _introduction(run: Run) -> Iterator[str]:
-    """Yield the log lines that describe a training run at its start."""
     config, training = run.config, run.config.training
     start_step, last_step, schedule_end = int(run.state.step), run.last_step, training.schedule_end
     if training.init_from is not None and not start_step:

@@ -182,7 +182,6 @@ def _package_files() -> dict[str, str]:
 
 
 def _hashes(root: Path, paths: Iterable[Path]) -> dict[str, str]:
-    """Return the hashes of Python files and folders, by path from a root."""
     files = [file for path in paths for file in ([path] if path.suffix else path.rglob("*.py"))]
     return {file.relative_to(root).as_posix(): _hash_of_file(file) for file in files}
 

@@ -265,7 +265,6 @@ class _Saver:
 
 
 def _end(run: Run, state: TrainState, signal: int) -> TrainedRun:
-    """Write the last checkpoint, and record the end of training."""
     with run.progress.during(CHECKPOINTS):  # a checkpoint of this step may exist already
         committed = run.log.checkpoint(run.checkpoints.save(state))
     run.hooks(committed, state)

@@ -143,7 +143,6 @@ def _choose(
       available: the steps of the saved checkpoints, oldest first.
       average: the number of checkpoints; None takes up to `default_count`.
       step: the newest step to use, or None for the last; "best" takes the last one only.
-      is_averaged: whether averages may use the checkpoint of a step.
     """
     if average is not None and average < 1:
         raise UserError(f"average={average} is not a number of checkpoints; use 1 for the newest")

@@ -313,7 +313,6 @@ class Checkpoints:
         return is_saved
 
     def _score_to_beat(self, measure: Record) -> float:
-        """Return the best checkpoint's score, or minus infinity if none has this measure."""
         if self._best_score is None:
             self._best_score = self._stored_score()
         stored = self._best_score
@@ -321,7 +320,6 @@ class Checkpoints:
         return float(stored["score"]) if is_comparable else -math.inf
 
     def _stored_score(self) -> Record:
-        """Read the record of the best score; {} if it is missing or unreadable."""
         step = self._best.latest_step() if self._best else None
         if step is None:
             return {}

@@ -196,7 +196,6 @@ def name_of(function: object) -> str:
 
 
 def _check_pair(value: object, source: str, divisor: str) -> Pair:
-    """Return a pair in float32, or refuse another value."""
     numbers = int | float | np.generic | np.ndarray | jax.Array
     parts = [*value] if isinstance(value, tuple | list) else []
     arrays = [jnp.asarray(x, jnp.float32) for x in parts if isinstance(x, numbers)]

@@ -64,7 +64,6 @@ def _optimizer(config: Config, declared: Parameters) -> Optimizer:
 
 
 def _check_has_no_schedule(training: TrainingConfig) -> None:
-    """Refuse a schedule and weight decay for an optimizer with a learning rate."""
     default = TrainingConfig()
     names = ("schedule", "weight_decay")
     changed = [name for name in names if getattr(training, name) != getattr(default, name)]

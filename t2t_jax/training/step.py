@@ -149,9 +149,6 @@ def train_step(
         passes once; None lets the compiler choose.
       finish: wraps new parameters and optimizer state before other code reads them (`kernels_of`).
       metrics: the user's metrics; see `training.objective`.
-
-    Returns:
-      The state after the step, and its metrics.
     """
     compute: _Gradients = partial(_gradient_sums, config, model, metrics, axis_name=axis_name)
     num_passes = len(batch.targets.tokens)

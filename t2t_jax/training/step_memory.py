@@ -107,9 +107,6 @@ def check_memory(
     Args:
       shapes: the batch shapes: rows, source length, target length. Without shapes, the check counts
         only the training state.
-
-    Returns:
-      The lower bound on the memory of a device.
     """
     memories = [training_memory(config, vocab_size)]
     for rows, source, target in shapes:
