@@ -194,7 +194,6 @@ class Cell:
 
 
 def _check_scores(result: Record) -> None:
-    """Refuse a result without a score, or with unequal numbers of hypotheses and references."""
     score, secondary, *_ = measures_of(result)
     for measure in (score, secondary) if secondary else (score,):
         signature = {measure.signature_field: str} if measure.signature_field else {}

@@ -253,7 +253,6 @@ def _names_note(title: str, names: Iterable[str]) -> list[str]:
 
 
 def _split_note(state: GridState) -> str:
-    """Return a sentence that says what the dev split chose and which split gave a grid's scores."""
     plan = state.plan
     choices = ["tuned values"] * bool(plan.candidates) + ["finalists"] * bool(plan.halved)
     if any(c.training.stop_after_evaluations_without_gain for c in plan.grid.variants.values()):
@@ -267,10 +266,7 @@ def _split_note(state: GridState) -> str:
 
 
 def _outside_note(outside: Sequence[CellReport]) -> list[str]:
-    """Return a note on the seeds and perplexity of trained variants that the config file lacks.
-
-    Without such variants, it returns [].
-    """
+    """Return a note on the seeds and perplexity of trained variants that the config file lacks."""
     variant_notes = []
     for variant, reports in grouped((report.cell.variant, report) for report in outside).items():
         text, perplexities = "no result", [r.result["perplexity"] for r in reports if r.result]

@@ -155,14 +155,14 @@ class HalvedGrid:
     def _pause(self, cell: Cell, rung: int, scores: Scores) -> Cell:
         """Return a copy of the cell that stops at its first rung without a score.
 
-        A rung is a step at which cells are scored. The copy stops at rung `rung` at the latest.
+        The copy stops at rung `rung` at the latest.
         """
         # With a held-out seed, a variant may pass a rung before all its seeds have reached it.
         pauses = (step for step in self.steps[:rung] if score_at(scores, cell, step) is None)
         return replace(cell, last_step=next(pauses, self.steps[rung]))
 
     def members(self, group: Sequence[str], held_out: int, scores: Scores) -> list[list[str]]:
-        """Return, for each rung (step of comparison), the variants that may train to it.
+        """Return, for each rung, the variants that may train to it.
 
         Args:
           group: names of competing variants.

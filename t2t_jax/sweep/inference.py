@@ -118,7 +118,7 @@ def effects(
 
 
 def _estimate(rows: RowScores, contrast: Contrast, paired: Pool, unpaired: Pool) -> Effect:
-    """Estimate a contrast (a weighted sum of row means), its standard error and its p-value.
+    """Estimate a contrast, its standard error and its p-value.
 
     If possible, this uses only the seeds that all rows of the contrast share.
 
@@ -171,8 +171,8 @@ def _welch_variance(
 ) -> tuple[float | None, float]:
     """Return the variance over seeds of a contrast, and its degrees of freedom, by Welch (1947).
 
-    A contrast is a weighted sum of row means. Here, the seeds of rows are not paired. Return
-    (None, 0) if a row outside the pool has a single seed.
+    Here, the seeds of rows are not paired. Return (None, 0) if a row outside the pool has a single
+    seed.
     """
     parts = []
     for name, weight in contrast.items():
@@ -219,12 +219,9 @@ def _interaction(
 ) -> float:
     """Return the part of a contrast's variance that comes from interactions of seeds and sentences.
 
-    A contrast is a weighted sum of row means.
-
     Args:
       draws: scores on bootstrap samples, [draws], by row and seed.
       means: means of these scores over seeds, [draws], by row.
-      contrast: weights by row.
     """
     # Sum over rows within each seed, so that seed effects on sentences that rows share cancel.
     deviations: dict[int, np.ndarray] = {}

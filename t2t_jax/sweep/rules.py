@@ -123,7 +123,6 @@ def _check_tuned(rules: GridRules) -> None:
 
 
 def _check_variants(grid: Grid, values: Mapping[str, object]) -> None:
-    """Raise a `UserError` if variants of a grid are equal after `values` replace tuned fields."""
     variants: dict[Config, str] = {}
     for variant, config in grid.variants.items():
         if (twin := variants.setdefault(config.replace(values), variant)) != variant:

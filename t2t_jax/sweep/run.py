@@ -204,7 +204,6 @@ def _score(results: Sequence[Record]) -> tuple[str, str]:
 
 
 def _table(statuses: Collection[_Status], seconds_left: float | None, width: int) -> Table:
-    """Build the live table with the states, progress and scores of each variant."""
     title = _summary(statuses, seconds_left)
     results = [status.result for status in statuses if status.result]
     score_name, signature = _score(results) if results else ("score", "")

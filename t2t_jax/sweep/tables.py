@@ -345,7 +345,6 @@ def _format(effect: Effect, *, relative: bool = False) -> list[str]:
 
 
 def _notes_on_code(rows: Sequence[VariantRow]) -> list[str]:
-    """Return a note for each row with runs whose code or settings differ from the first run's."""
     return [
         f"† {row.variant}: some of its cells have other code or settings than the first cell of "
         f"the table ({row.other_code}). --allow-mixed pooled them, so this may explain part of the "
