@@ -86,7 +86,6 @@ def beam_search(
 def _checked_starts(
     step: OwnStep, state: PyTree, start: jax.typing.ArrayLike, eos_id: int, beam_size: int
 ) -> Int32[Array, " b"]:
-    """Check the arguments of `beam_search`, and return the first tokens as an array."""
     start = jnp.asarray(start, jnp.int32)
     if start.ndim != 1:
         raise UserError(f"start has shape {start.shape}; give one token for each sentence")

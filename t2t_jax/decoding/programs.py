@@ -167,8 +167,6 @@ def _encode(model: DecodingModel, params: Parameters, sources: PyTree) -> Memory
 
 
 def _fit_memory(model: DecodingModel, memory: Memory, length: int) -> Memory:
-    """Pad or cut the memory to `length` positions per source."""
-
     def fit(x: Array, axis: int) -> Array:
         first_positions = jax.lax.slice_in_dim(x, 0, min(x.shape[axis], length), axis=axis)
         widths = [(0, 0)] * x.ndim
@@ -194,7 +192,6 @@ def resize_work(model: DecodingModel, mesh: Mesh, sizes: Sizes, work: Work) -> W
 def _begin(
     search: Search, inputs: SearchInputs, cache: PyTree, capacity: int, arrivals: Arrivals
 ) -> hypotheses.SearchState:
-    """Create the state of a search for new sentences."""
     keys = None
     if isinstance(search.strategy, strategies.Sampling):
         fold_in = jax.vmap(jax.random.fold_in, (None, 0))

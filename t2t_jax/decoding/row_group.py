@@ -81,9 +81,6 @@ class RowGroup:
         Args:
           arrivals: keys and sentences, at most `num_free` and at most `sizes.max_arrivals`.
           max_live: the search stops once at most this many sentences are live.
-
-        Returns:
-          The state of the rows, for `collect`.
         """
         free_rows = [row for row in range(self.sizes.rows) if row not in self.live]
         rows = free_rows[: len(arrivals)]

@@ -36,7 +36,6 @@ def cached_attention(
     """Compute equation 1 for a few queries and many cached keys.
 
     Args:
-      query: queries of each head.
       parts: sets of keys and values; the queries attend to all of them.
 
     Returns:

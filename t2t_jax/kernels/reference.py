@@ -73,7 +73,6 @@ def attention(
       mask: True where a query may attend to a key; None allows all pairs. A `SegmentMask` lets fast
         presets use memory linear in the row length, for scaled dot products without a bias.
       bias: maps distances to a bias of the scores.
-      score: the score function.
       dropout_rate: fraction of the attention weights set to zero.
       dropout_key: random key of dropout; None disables dropout.
       softmax: computes the weights from the scores and the dense mask.
@@ -119,13 +118,10 @@ def linear(
     """Compute x W, or x W + b, at every position.
 
     Args:
-      x: input vectors.
       kernel: the matrix W: an array as in training, or a form of it for decoding.
-      bias: the vector b.
       query_mask: False for the positions whose x W becomes zero; None keeps all positions.
       multiply: multiplies by an array.
       multiply_rows: multiplies by a `Transposed` matrix.
-      add_bias: adds b.
     """
     if isinstance(kernel, Int8Matrix):
         product = int8_product(x, kernel, axis=0).astype(x.dtype)

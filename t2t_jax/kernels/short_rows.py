@@ -46,7 +46,6 @@ def fits(query: Queries, key: Keys, value: Values, mask: Bool[Array, "b #h #q k"
 
 @functools.cache
 def _has_triton() -> bool:
-    """Return whether the installed JAX can compile Pallas kernels by Triton."""
     return find_spec("jax.experimental.pallas.triton") is not None
 
 

@@ -463,7 +463,6 @@ def join_projections(
 
     Args:
       params: the parameters of a `MultiHeadAttention`; its matrices may be 8-bit integers.
-      config: sizes and options of the attention.
     """
 
     def join(*kernels: Array) -> Array:

@@ -86,7 +86,6 @@ def empty_cache(
     """Return a cache of zeros.
 
     Args:
-      layout: the layout of keys and values.
       slots: number of slots of each sentence, for all its hypotheses together.
     """
     groups, d_k, d_v = config.groups, config.d_k, config.d_v

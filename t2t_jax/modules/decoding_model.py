@@ -190,7 +190,4 @@ class DecodingModel(ScoringModel, Protocol):
           params: the parameters from `prepare`.
           cache: the cache from `empty_cache` or the previous step.
           memory: the result of `memory`.
-
-        Returns:
-          The unnormalized logits, and the cache after the step.
         """

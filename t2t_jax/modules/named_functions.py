@@ -35,7 +35,6 @@ def call(
 
     Args:
       shape: the required shape of the result.
-      dtype: the dtype of the result.
     """
     function = entry.load()
     # Only a registered function has a title; the library's own functions need no check.
@@ -68,7 +67,6 @@ def score_function(entry: Entry, parameters: Mapping[str, Array]) -> Score:
 
     Args:
       entry: the score function, as in `AttentionConfig.scores`.
-      parameters: the learned parameters.
     """
     # `tree_util.Partial` is a pytree, so the parameters can pass through JAX transformations.
     return jax.tree_util.Partial(partial(_scores, entry), **parameters)
@@ -227,7 +225,6 @@ def _random_arrays(
     Args:
       array_axes: axes of each input, one letter each.
       parameter_axes: axes before each declared shape.
-      sizes: sizes by letter.
     """
     rng, params = np.random.default_rng(0), {}
     arrays = [rng.standard_normal([sizes[a] for a in axes], np.float32) for axes in array_axes]

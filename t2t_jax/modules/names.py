@@ -122,7 +122,6 @@ def _parameters(params: Mapping[str, PyTree]) -> Iterator[tuple[tuple[str, ...],
 
 
 def _find(arrays: Arrays, name: str, shape: tuple[int, ...], layer: int | None) -> np.ndarray:
-    """Return an array by name, or raise `UserError` if it is missing or has a wrong shape."""
     if name not in arrays:
         raise UserError(f"there is no array for the parameter {name} of the model")
     array, shape = arrays[name], shape if layer is None else shape[1:]
