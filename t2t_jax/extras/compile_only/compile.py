@@ -186,7 +186,6 @@ def _flops(config: Config, num_rows: int, shape: BatchShape) -> float:
 
 
 def _bytes_of_a_device(tree: object) -> int:
-    """Return the bytes of a tree of arrays, or of their descriptions, on each device."""
     return sum(
         math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree)
     )

@@ -172,7 +172,6 @@ def _memory_lines(report: StepReport) -> Iterator[str]:
 def _collective_lines(
     collectives: Sequence[Collective], mesh_shape: Mapping[str, int]
 ) -> Iterator[str]:
-    """Yield a line for each kind of collective and mesh axes, most sent bytes first."""
     sums: dict[str, Float[np.ndarray, " figures"]] = defaultdict(lambda: np.zeros(3))
     for collective in collectives:
         label = f"{collective.kind} over {', '.join(collective.mesh_axes(mesh_shape)) or 'no axis'}"
@@ -246,7 +245,6 @@ def format_search(report: SearchReport) -> Iterator[str]:
 
 
 def _kernel_lines(bound: Roofline) -> Iterator[str]:
-    """Yield the lines of a table with the minimum time of each kind of kernel, slowest first."""
     yield f"{sum(group.starts for group in bound.groups):,} kernels, slowest kinds first"
     yield f"  {'min time':>13}{'share':>8}{'launches':>10}{'bytes':>13}{'FLOPs':>12}"
     groups, other_groups = list(bound.groups[:_MAX_GROUPS]), bound.groups[_MAX_GROUPS:]
@@ -260,7 +258,6 @@ def _kernel_lines(bound: Roofline) -> Iterator[str]:
 
 
 def _bytes(size: float) -> str:
-    """Format a number of bytes in the largest unit in which it is at least 1."""
     units = ["B", "KiB", "MiB", "GiB"]
     while size >= 1024 and len(units) > 1:
         size /= 1024

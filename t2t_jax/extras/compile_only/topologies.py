@@ -133,7 +133,6 @@ def devices_of(topology: str) -> list[jax.Device]:
 
 
 def _check_compiler(topology: str, is_gpu: bool) -> None:
-    """Raise a `UserError` if XLA's compiler for the devices is missing or fits another JAX."""
     extra, package = ("cuda13", "jax-cuda13-plugin") if is_gpu else ("tpu", "libtpu")
     if is_gpu:
         with suppress(PackageNotFoundError):

@@ -135,7 +135,6 @@ def _wmt_test_set(test_set: str, language_pair: str) -> tuple[ParallelTexts]:
 def _members(
     archive: Archive, stem: str, source: str, target: str, ending: str = ""
 ) -> ParallelTexts:
-    """Return two aligned texts of an archive, with the names STEM.SOURCE and STEM.TARGET."""
     return ParallelTexts(*(Text(archive, f"{stem}.{side}{ending}") for side in (source, target)))
 
 

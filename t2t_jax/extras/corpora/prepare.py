@@ -69,9 +69,6 @@ def prepare_corpus(
     Args:
       fetch: downloads an archive into a directory and returns its path.
       cleaning: the limits on training pairs; None means the limits of the catalogue.
-
-    Returns:
-      The counts of each split, keyed by its name.
     """
     corpus = public_corpus(name)
     cleaning = cleaning or corpus.cleaning

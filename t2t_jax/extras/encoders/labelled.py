@@ -217,7 +217,6 @@ def _random_bits(
 
     Args:
       stream: the seed, and an integer that no other use of the seed has.
-      count: the number of 64-bit integers for each row.
     """
     bits = [
         np.random.Philox(key=stream, counter=[0, row_number, rows.step, 0]).random_raw(count)

@@ -111,7 +111,6 @@ class _Measures:
     def __init__(
         self, translator: Translator, split: str, num_sentences: int | None, *, loss_only: bool
     ) -> None:
-        """Read the sentences. Raise a `UserError` if the model has no measurable heads."""
         if isinstance(translator.model, Ensemble):
             raise UserError("an ensemble has no attention heads; name one of its models")
         config, vocabulary = translator.config, translator.vocabulary
@@ -292,7 +291,6 @@ def _curve(measures: _Measures, gates: HeadGates, heads: list[Head]) -> Iterator
 def _losses(
     model: DecodingModel, params: Parameters, gates: HeadGates, batch: Batch
 ) -> tuple[Float32[Array, ""], Float32[Array, ""]]:
-    """Compute the summed negative log-likelihood of a batch and its number of tokens."""
     sums = loss_sums(model.losses(apply_gates(params, gates), batch, 0.0), batch)
     return sums.nll, sums.tokens
 

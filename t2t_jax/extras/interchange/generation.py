@@ -139,10 +139,7 @@ def _forbidden_ids(
 ) -> tuple[int, ...]:
     """Return the t2t_jax ids of tokens that no output may contain.
 
-    Args:
-      settings: a value for each name in `_DEFAULTS`.
-      padding_id: transformers id of padding.
-      ids: t2t_jax id of each vocabulary entry, by transformers id.
+    `_decoding_fields` documents the arguments.
     """
     # Without `bad_words_ids`, transformers forbids padding.
     sequences = [[padding_id]] if settings["bad_words_ids"] is None else settings["bad_words_ids"]

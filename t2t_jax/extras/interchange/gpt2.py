@@ -70,11 +70,7 @@ The example needs `pip install transformers torch`.
 
 
 def _name_pairs(model: ModelConfig, prefix: str) -> Iterator[places.NamePair]:
-    """Yield the t2t_jax and GPT-2 names of all parameters except embedding and fused Q, K and V.
-
-    Args:
-      prefix: prefix of all GPT-2 names.
-    """
+    """Yield the t2t_jax and GPT-2 names of all parameters except embedding and fused Q, K and V."""
     yield places.NamePair("target_position", f"{prefix}wpe.weight")
     for layer in range(model.stacks[0].num_layers):
         name, hf_name = f"decoder.layers.{layer}", f"{prefix}h.{layer}"
@@ -99,11 +95,7 @@ def read(path: Path) -> portable.PortableModel:
 
 
 def _read_vocabulary(path: Path, hf_config: Record) -> PretrainedVocabulary:
-    """Read tokenizer.json, and add a padding token with id 0.
-
-    Args:
-      hf_config: fields of config.json.
-    """
+    """Read tokenizer.json, and add a padding token with id 0."""
     file, size = path / "tokenizer.json", hf_config["vocab_size"]
     eos_id = hf_config.get("eos_token_id")
     if not file.exists():

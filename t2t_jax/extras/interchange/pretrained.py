@@ -114,11 +114,7 @@ def read_encoder_decoder_config(
 ) -> Record:
     """Read config.json of an encoder-decoder, whose two stacks must have equal sizes.
 
-    Args:
-      kind: required `model_type`.
-      fields: fields with a counterpart in t2t_jax.
-      types: types of other fields.
-      fixed: the only supported value of some options.
+    `read_pretrained_config` documents the arguments.
     """
     types = {
         **dict.fromkeys(("decoder_ffn_dim", "vocab_size"), model_files.SIZE),

@@ -122,7 +122,6 @@ def _paths(pattern: str) -> list[Path]:
 
 
 def _spread(shards: Sequence[Shard]) -> Sequence[Shard]:
-    """Return at most 128 evenly spaced shards."""
     count = min(len(shards), _MOST_SAMPLED)
     return [shards[number * len(shards) // count] for number in range(count)]
 
@@ -208,7 +207,6 @@ def shard_of(path: Path, fields: tuple[str, ...]) -> Shard:
 
 
 def _check_column(path: Path, name: str, dtype: Any) -> None:
-    """Raise a `UserError` unless the column `name`, such as translation.de, holds text."""
     from pyarrow import types
 
     for part in name.split("."):

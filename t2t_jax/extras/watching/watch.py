@@ -113,7 +113,6 @@ def _sleep(seconds: float, until: Callable[[], bool]) -> None:
 
 
 def _runs_in(paths: Sequence[Path]) -> list[Path]:
-    """Return the run directories at or below each path, or the path itself if it has none."""
     return [run for path in paths for run in _find_runs(path, 2) or [path]]
 
 
@@ -189,7 +188,6 @@ def _format(value: float | None, spec: str) -> str:
 
 
 def _seconds_left(run: WatchedRun) -> float | None:
-    """Estimate the seconds until the last training step, or return None without enough records."""
     # The median is robust to a few log lines that include an evaluation or a pause.
     steps, times = series(run.log, "train", "step", "time")[:, -_TIMED_LINES - 1 :]
     gaps = np.diff(steps)
@@ -253,7 +251,6 @@ def _curves(runs: Sequence[WatchedRun]) -> dict[str, list[Curve]]:
 
 
 def _unit_of(runs: Sequence[WatchedRun]) -> str:
-    """Return the unit that the models predict, such as token, or "target" if runs differ."""
     units = {task_of(run.config.data.corpus, run.config.data.task).unit for run in runs}
     unit = units.pop() if len(units) == 1 else "target"
     return "token" if unit == "subword" else unit

@@ -84,7 +84,6 @@ def _column(model: ModelConfig, vocab_size: int, params: Parameters, stack: Stac
 def _inputs(
     model: ModelConfig, vocab_size: int, params: Parameters, stack: Stack, side: Side
 ) -> list[_Box]:
-    """Return the boxes below the layers: inputs, their embedding and positions."""
     input_name = "source and target" if stack.reads_source and stack.reads_target else side
     if isinstance(model, ImageEncoderConfig):
         sizes = f"{model.image_size}, {model.image_size}, {model.image_channels}"
@@ -116,7 +115,6 @@ def _inputs(
 
 
 def _outputs(model: ModelConfig, vocab_size: int, params: Parameters, side: Side) -> list[_Box]:
-    """Return the boxes above the layers: output projection and softmax."""
     matrix_name, embeddings = model.embeddings["output"], model.embeddings
     shared_text = " (shared)" if embeddings.get(side) == matrix_name else ""
     axis = f"{side[0]}, " if side in embeddings else ""

@@ -90,7 +90,6 @@ def _by_layer(
 def _language_model_attention(
     translator: Translator, sentence: str
 ) -> tuple[list[str], Float[np.ndarray, "n h s s"]]:
-    """Return the input subwords of a language model for a sentence, and its attention weights."""
     [tokens] = translator.encode_targets([sentence])
     check_one_pass("the sentence", len(tokens), translator.longest_sentence)
     inputs = [start_id(translator.config.model), *tokens[:-1]]

@@ -104,7 +104,6 @@ def _fill(command: PublishCommand, source: Path, licence: str | None, directory:
 
 
 def _copy_state(source: Path, directory: Path) -> None:
-    """Copy the newest checkpoint, the best parameters and the log of a run to a directory."""
     for subfolder in (CHECKPOINTS, BEST):
         steps = steps_of_run(source, subfolder)
         if not steps and subfolder == CHECKPOINTS:
