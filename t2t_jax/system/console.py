@@ -14,7 +14,6 @@ class _StreamConsole(Console):
     """A console that wraps lines at the terminal width, but not in files and pipes."""
 
     def __init__(self, **settings: Any) -> None:
-        """Make a console with settings for `rich.console.Console`."""
         super().__init__(**settings)
         if "width" not in settings and not self.is_jupyter and not self.file.isatty():
             self.width = _NO_WIDTH

@@ -168,7 +168,6 @@ def _owner_of(path: BucketPath) -> str:
 
 
 def _this_process() -> str:
-    """Return the identity of this process, as MACHINE/PID-START."""
     process_id = str(os.getpid())
     return f"{_machine()}/{process_id}-{_start_time(process_id)}"
 

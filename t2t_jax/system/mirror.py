@@ -335,8 +335,7 @@ class Mirror:
         """Save the hashes of small files, logs and checkpoint markers before a round uploads them.
 
         Args:
-          small_contents: contents by file name.
-          markers: names of files that complete checkpoints.
+              markers: names of files that complete checkpoints.
         """
         contents = [(name, (self.local / _SENDING / name).read_bytes()) for name in markers]
         contents += [*small_contents.items(), *((_LOG, log) for log in logs if log is not None)]
