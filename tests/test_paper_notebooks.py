@@ -34,6 +34,10 @@ def test_a_notebook_has_the_cells_of_its_page_and_the_page_has_their_outputs(pat
     assert page.count("<details>") >= 3  # the solutions of the exercises
 
 
+def test_every_page_has_a_notebook():
+    assert [path.stem for path in NOTEBOOKS] == [path.stem for path in make_notebooks.PAGES]
+
+
 def test_notebooks_are_small():
     assert sum(path.stat().st_size for path in NOTEBOOKS) <= 4 * 2**20
 
