@@ -43,7 +43,7 @@ def long_context(config: Config, lengths: Sequence[int] = LENGTHS) -> Figure:
     flops_axes.plot(x, linear_flops / 1e9, color=COLORS[0], label="projections, feed-forward: n d²")
     flops_axes.plot(x, square_flops / 1e9, color=COLORS[1], label="scores, weighted values: n² d")
     flops_axes.set(ylabel="GFLOPs", title="by formula")
-    memory_axes.plot(x, attention_bytes / 2**20, color=COLORS[1], label="weights of m maps: 4 m n²")
+    memory_axes.plot(x, attention_bytes / 2**20, color=COLORS[1], label="m maps: 4 m n² bytes")
     memory_axes.plot(x, temp_bytes / 2**20, "o-", color="black", label="temporaries of the layer")
     if temp_bytes[-1] < attention_bytes[-1]:
         linear_bytes = temp_bytes[-1] * x / x[-1]
