@@ -70,8 +70,7 @@ class Tree(NamedTuple):
     words: list[str]
     """The words of the sentence. No word or symbol has white space."""
     symbols: list[str]
-    """The tag of each word. Each constituent below the root is `(LABEL`, its contents and
-    `)LABEL`."""
+    """The tag of each word, with `(LABEL` and `)LABEL` around each constituent below the root."""
 
 
 def format_tree(tree: Tree) -> str:
