@@ -98,9 +98,11 @@ def execute(notebook: nbformat.NotebookNode) -> None:
     NotebookClient(notebook, timeout=600, kernel_name="python3").execute(env=environment)
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)  # times
-        if printed := printed_by(cell):
-            others = [x for x in cell.outputs if x.output_type != "stream"]
-            cell.outputs = [nbformat.v4.new_output("stream", text=printed), *others]
+        if cell.cell_type == "code":  # warnings of a machine's libraries are left out
+            results = [x for x in cell.outputs if x.output_type != "stream"]
+            printed = printed_by(cell)
+            streams = [nbformat.v4.new_output("stream", text=printed)] if printed else []
+            cell.outputs = [*streams, *results]
 
 
 def printed_by(cell: nbformat.NotebookNode) -> str:
