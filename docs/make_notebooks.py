@@ -96,6 +96,7 @@ def execute(notebook: nbformat.NotebookNode) -> None:
     names = os.environ.keys() - {"XLA_FLAGS", "JAX_DISABLE_MOST_OPTIMIZATIONS"}
     environment = {name: os.environ[name] for name in names} | {"JAX_PLATFORMS": "cpu"}
     NotebookClient(notebook, timeout=600, kernel_name="python3").execute(env=environment)
+    notebook.metadata.language_info = {"name": "python"}  # without this machine's version
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)  # times
         if cell.cell_type == "code":  # warnings of a machine's libraries are left out
