@@ -250,7 +250,7 @@ def load(reference: Any) -> Any:
 
 
 def load_named(reference: Any) -> Any:
-    """Import the object that `MODULE:NAME` refers to; return an object itself unchanged.
+    """Import the object that `MODULE:NAME` or `MODULE` refers to; return an object unchanged.
 
     Raises:
       UserError: the module is in an extra of this package that is not installed.
@@ -259,7 +259,8 @@ def load_named(reference: Any) -> Any:
         return reference
     module, _, name = reference.partition(":")
     try:
-        return getattr(import_module(module), name)
+        imported = import_module(module)
+        return getattr(imported, name) if name else imported
     except ModuleNotFoundError as error:
         if not module.startswith(f"{error.name}.") or not module.startswith(_EXTRAS):
             raise

@@ -4,7 +4,9 @@ docs/tour.md lists the files of a network in reading order; `functional.masks` i
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -85,6 +87,14 @@ class ScaledProducts:
         # Scaling the queries is cheaper than scaling the scores: [b, q, h, d_k] is smaller.
         query = scaled(query, self.scale)
         return jnp.einsum("bqhd,bkhd->bhqk", query, key, preferred_element_type=jnp.float32)
+
+
+Score: TypeAlias = Callable[
+    [Float[Array, "b q h d_k"], Float[Array, "b k h d_k"]], Float32[Array, "b h q k"]
+]
+"""A score function of queries and keys: a pytree whose leaves are trained parameters."""
+SCALED_PRODUCT: Score = ScaledProducts()
+"""The paper's score function: the scaled dot product."""
 
 
 def scaled(

@@ -10,12 +10,19 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, DTypeLike, Float, Float32, PyTree
 
 from t2t_jax.functional import masks
-from t2t_jax.functional.attention import ScaledProducts, masked_softmax, repeat_heads, scaled
+from t2t_jax.functional.attention import (
+    SCALED_PRODUCT,
+    ScaledProducts,
+    Score,
+    masked_softmax,
+    repeat_heads,
+    scaled,
+)
 from t2t_jax.functional.dropout import DropoutKey
 from t2t_jax.functional.masks import SegmentMask
 from t2t_jax.kernels import blockwise, reference, short_rows, splash, windowed
 from t2t_jax.kernels.products import Einsum, einsum_float32
-from t2t_jax.kernels.reference import SCALED_PRODUCT, DistanceBias, Heads, Score
+from t2t_jax.kernels.reference import DistanceBias, Heads
 
 _MAX_FUSED_PAIRS = 1 << 28
 """Size limit of a mask for cuDNN, in query-key pairs of the whole batch. The mask is the only

@@ -1,6 +1,6 @@
 """Attention in decoding (equation 1): a few queries attend to cached keys and values."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Literal, NamedTuple
 
@@ -8,9 +8,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Float32
 
-from t2t_jax.functional.attention import ScaledProducts, masked_softmax, repeat_heads, scaled
+from t2t_jax.functional.attention import (
+    SCALED_PRODUCT,
+    ScaledProducts,
+    Score,
+    masked_softmax,
+    repeat_heads,
+    scaled,
+)
 from t2t_jax.kernels.products import einsum_float32
-from t2t_jax.kernels.reference import SCALED_PRODUCT, Score
 
 
 class CachedEntries(NamedTuple):
@@ -111,6 +117,7 @@ def attention_with_new(
     *,
     bias: Float32[Array, "h 1 k"] | None = None,
     score: Score = SCALED_PRODUCT,
+    attend: Callable[..., Float[Array, "b 1 h d_v"]] = cached_attention,
 ) -> Float[Array, "b 1 h d_v"]:
     """Compute `cached_attention` of one query before its key and value are in the cache.
 
@@ -120,10 +127,11 @@ def attention_with_new(
       new: key and value of the query's position.
       slot: cache slot of the query's position.
       mask: True where the query may attend to a slot.
+      attend: replaces `cached_attention`.
     """
     slots = jax.lax.broadcasted_iota(jnp.int32, (1, 1, cached[0].shape[2], 1), 2)
     key, value = (
         jnp.where(slots == slot, current.astype(old.dtype), old)
         for current, old in zip(new, cached, strict=True)
     )
-    return cached_attention(query, [CachedEntries(key.swapaxes(2, 3), value, mask, bias)], score)
+    return attend(query, [CachedEntries(key.swapaxes(2, 3), value, mask, bias)], score)

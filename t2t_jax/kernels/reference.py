@@ -16,21 +16,16 @@ from jaxtyping import Array, Bool, DTypeLike, Float, Float32, Int, PyTree
 
 from t2t_jax.functional import loss, masks, normalization
 from t2t_jax.functional.attention import (
-    ScaledProducts,
+    SCALED_PRODUCT,
+    Score,
     masked_softmax,
     repeat_heads,
     weighted_values,
 )
 from t2t_jax.functional.dropout import DropoutKey, dropout
+from t2t_jax.kernels.cached_attention import cached_attention, fused_cached_attention
 from t2t_jax.kernels.int8 import Int8Matrix, int8_product
 from t2t_jax.kernels.products import MATMUL_NAME, Matrix, Transposed
-
-Score: TypeAlias = Callable[
-    [Float[Array, "b q h d_k"], Float[Array, "b k h d_k"]], Float32[Array, "b h q k"]
-]
-"""A score function of queries and keys: a pytree whose leaves are trained parameters."""
-SCALED_PRODUCT: Score = ScaledProducts()
-"""The paper's score function: the scaled dot product."""
 
 Queries: TypeAlias = Float[Array, "b q h d_k"]
 """Queries of each head."""
@@ -195,6 +190,10 @@ class Kernels:
 
     attention: Callable[..., Heads] = attention
     """Computes attention (equation 1, section 3.2.1); see `attention`."""
+    cached_attention: Callable[..., Float[Array, "b q h d"]] = cached_attention
+    """Computes attention of a few queries to cached keys and values in decoding."""
+    fused_cached_attention: Callable[..., Float[Array, "b q h d"]] = fused_cached_attention
+    """Computes the same for the cache layout "in_order"."""
     linear: Callable[..., Float[Array, "b t d_out"]] = linear
     """Computes the projections of attention (section 3.2.2) and of feed-forward networks (3.3)."""
     logits: Callable[[Float[Array, "b t d"], Float[Array, "v d"]], Float32[Array, "b t v"]] = logits

@@ -16,17 +16,16 @@ from jaxtyping import Array, Bool, DTypeLike, Float, Float32, Int, Shaped
 from t2t_jax.config import AttentionConfig, NormConfig, tables
 from t2t_jax.errors import UserError
 from t2t_jax.functional import attention, masks, normalization
-from t2t_jax.functional.attention import ScaledProducts
+from t2t_jax.functional.attention import ScaledProducts, Score
 from t2t_jax.functional.dropout import DropoutKey
 from t2t_jax.functional.position import rotate
 from t2t_jax.kernels.attention import has_fused_widths
-from t2t_jax.kernels.cached_attention import CachedEntries, cached_attention, fused_cached_attention
+from t2t_jax.kernels.cached_attention import CachedEntries
 from t2t_jax.kernels.reference import (
     REFERENCE,
     CacheLayout,
     DistanceBias,
     Kernels,
-    Score,
     attention_weights,
 )
 from t2t_jax.modules import parameters
@@ -359,7 +358,15 @@ class MultiHeadAttention(nn.Module):
             assert context.cache_distances is not None
             bias = context.bias(context.cache_distances)  # [heads, 1, slots]
         heads, cache = update_cache_and_attend(
-            query, (key, value), cache, write_at, context.mask, prefix, bias, self.score
+            query,
+            (key, value),
+            cache,
+            write_at,
+            context.mask,
+            prefix,
+            bias,
+            self.score,
+            context.kernels,
         )
         return self._outputs(heads, x, context), cache
 
@@ -376,9 +383,10 @@ class MultiHeadAttention(nn.Module):
         query, score, (keys_values, mask, _) = self._queries(x, context), self.score, source
         if isinstance(keys_values, InOrder):
             assert isinstance(score, ScaledProducts)
-            heads = fused_cached_attention(query, *keys_values, mask, score.scale)
+            heads = context.kernels.fused_cached_attention(query, *keys_values, mask, score.scale)
         else:
-            heads = cached_attention(query, [CachedEntries(*keys_values, mask)], score)
+            entries = CachedEntries(*keys_values, mask)
+            heads = context.kernels.cached_attention(query, [entries], score)
         return self._outputs(heads, x, context)
 
     def _joined_projections(

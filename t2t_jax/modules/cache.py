@@ -18,9 +18,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, DTypeLike, Float, Float32
 
 from t2t_jax.config.attention import AttentionConfig
-from t2t_jax.functional.attention import ScaledProducts
+from t2t_jax.functional.attention import ScaledProducts, Score
 from t2t_jax.kernels import cached_attention
-from t2t_jax.kernels.reference import CacheLayout, Score
+from t2t_jax.kernels.reference import CacheLayout, Kernels
 
 # Keys and values of the positions attended to. "_" binds no name, because the number of positions
 # differs between uses.
@@ -136,6 +136,7 @@ def update_cache_and_attend(
     prefix: cached_attention.CachedEntries | None,
     bias: Float32[Array, "h #k _"] | None,
     score: Score,
+    kernels: Kernels,
 ) -> tuple[Float[Array, "b k h d_v"], LayerCache]:
     """Write `new` keys and values of k hypotheses to a layer's cache, and compute attention to it.
 
@@ -145,6 +146,7 @@ def update_cache_and_attend(
       prefix: keys and values of the source that all hypotheses continue, for a transposed cache.
       bias: added to the scores; None means no bias. An `InOrder` cache requires None.
       score: the score function; an `InOrder` cache requires `ScaledProducts`.
+      kernels: compute attention to the cache.
 
     Returns:
       The weighted values, and the cache with the new entries; for an `OfStack`, only the entries.
@@ -154,21 +156,28 @@ def update_cache_and_attend(
         # `join_layer_caches` writes the entries of all layers at once, after the last layer.
         entries = OfStack(*(x.swapaxes(1, 2) for x in new))  # [b, groups, k, d]
         heads = cached_attention.attention_with_new(
-            query, cache, entries, write_at, mask, bias=bias, score=score
+            query,
+            cache,
+            entries,
+            write_at,
+            mask,
+            bias=bias,
+            score=score,
+            attend=kernels.cached_attention,
         )
         return heads, entries
     if isinstance(cache, InOrder):
         assert bias is None
         assert isinstance(score, ScaledProducts)
         new_cache = InOrder(*(_write(write_at, *x, axis=1) for x in zip(cache, new, strict=True)))
-        heads = cached_attention.fused_cached_attention(query, *new_cache, mask, score.scale)
+        heads = kernels.fused_cached_attention(query, *new_cache, mask, score.scale)
         return heads, new_cache
     writes = zip(cache, transpose_heads(*new), CACHED_AXES, strict=True)
     key, value = (_write(write_at, *write) for write in writes)
     outputs = cached_attention.CachedEntries(key, value, mask, bias)
     # One softmax over the source and the outputs, without a copy that concatenates the two.
     parts = [outputs] if prefix is None else [prefix, outputs]
-    return cached_attention.cached_attention(query, parts, score), (key, value)
+    return kernels.cached_attention(query, parts, score), (key, value)
 
 
 def transpose_heads(

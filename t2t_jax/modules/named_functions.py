@@ -20,8 +20,8 @@ from t2t_jax.config.attention_kinds import AttentionKind
 from t2t_jax.config.registry import Entry
 from t2t_jax.config.tables import TABLES
 from t2t_jax.errors import UserError, reason_of, user_code
+from t2t_jax.functional.attention import Score
 from t2t_jax.functional.feed_forward import Activation
-from t2t_jax.kernels.reference import Score
 
 
 def call(

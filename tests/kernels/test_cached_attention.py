@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from jax.tree_util import Partial
 
-from t2t_jax.functional.attention import additive_scores
+from t2t_jax.functional.attention import SCALED_PRODUCT, additive_scores
 from t2t_jax.kernels.cached_attention import (
     CachedEntries,
     attention_with_new,
     cached_attention,
     fused_cached_attention,
 )
-from t2t_jax.kernels.reference import REFERENCE, SCALED_PRODUCT
+from t2t_jax.kernels.reference import REFERENCE
 from tests.kernels.comparison import normal
 
 
