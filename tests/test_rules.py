@@ -22,12 +22,12 @@ TREES = {
 NODES = [node for tree in TREES.values() for node in ast.walk(tree)]
 MOST_LINES_OF_A_FUNCTION, MOST_LINES_OF_A_FILE = 80, 600
 MOST = {
-    "lines of code of the core": 22_547,
-    "lines of code of the extras": 8_822,
-    "lines of code of the tests": 36_175,
+    "lines of code of the core": 22_574,
+    "lines of code of the extras": 9_121,
+    "lines of code of the tests": 36_460,
     "lines of code of tests/against": 1_772,
     "lines of code of the benchmarks": 4_147,
-    "lines of code of the examples": 488,
+    "lines of code of the examples": 641,
     "words of the documents": 51_124,
     "words of the docstrings": 65_990,
     "config fields": 120,
