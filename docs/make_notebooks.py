@@ -37,8 +37,8 @@ def source_of(module: str, name: str) -> str:
     """Return the source of a function or method of the package."""
     part = reduce(getattr, name.split("."), import_module(module))
     source = textwrap.dedent(inspect.getsource(part))
-    # The page explains arguments and results, so the first line of a docstring is enough.
-    return re.sub(r'^( *"""[^"\n]+)\n.*?"""$', r'\1"""', source, flags=re.MULTILINE | re.DOTALL)
+    # The page explains arguments and results, so the first paragraph of a docstring is enough.
+    return re.sub(r'^( *"""[^"]+?)\n\n.*?"""$', r'\1"""', source, flags=re.MULTILINE | re.DOTALL)
 
 
 def refreshed(page: str) -> str:
