@@ -149,7 +149,7 @@ def plugins() -> Sequence[Plugin]:
                     raise TypeError(f"{name} in the corpora needs a CorpusRow")
             for kind in _REFERENCES:
                 for name, entry in getattr(plugin, kind).items():
-                    if not isinstance(entry, str):
+                    if not isinstance(entry, str) or ":" not in entry:
                         raise TypeError(f"{name} in the {kind} needs a reference, MODULE:NAME")
             home = sys.modules[reference.partition(":")[0]].__package__
             all_plugins.append(dataclasses.replace(plugin, package=package, home=home or ""))

@@ -1,6 +1,7 @@
 """The names that `import t2t_jax` offers."""
 
 import inspect
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -9,11 +10,13 @@ import t2t_jax
 from t2t_jax.plugins import rows
 from tests.programs import run_python
 
+_TEACHING = [f"teaching.{name}" for name in vars(t2t_jax.teaching) if not name.startswith("_")]
 
-@pytest.mark.parametrize("name", [*t2t_jax.__all__, *rows("names")])
+
+@pytest.mark.parametrize("name", [*t2t_jax.__all__, *rows("names"), *_TEACHING])
 def test_every_public_name_is_there_with_a_docstring_that_names_its_arguments(name):
-    value = getattr(t2t_jax, name)
-    assert value.__name__.rpartition(".")[2] == name
+    value = attrgetter(name)(t2t_jax)
+    assert value.__name__.rpartition(".")[2] == name.rpartition(".")[2]
     text = inspect.getdoc(value)
     assert text.split("\n")[0].endswith(".")
     if inspect.isfunction(value):

@@ -5,8 +5,11 @@
 Register a class with `bias(distances, num_heads, causal)` that returns -slope * |distance| for each
 head, with slopes 2^(-8 i / h) for heads i = 1 ... h, and train the preset `tiny` with it.
 
-Wrong answers: slopes from i = 0 start at 1, and the first head sees hardly more than its own token.
-A positive sign prefers distant tokens. A model with the sinusoids, too, has `position` unchanged.
+Wrong answers: slopes from i = 0 start at 1 instead of 2^(-8 / h). A positive sign prefers distant
+tokens. If the model still adds sinusoids, `model.position` is not set.
+
+To use the run in another process: T2T_JAX_REGISTER=examples/exercises/alibi.py t2t-jax translate
+--workdir runs/tiny_alibi
 """
 
 from dataclasses import dataclass

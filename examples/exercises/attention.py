@@ -3,9 +3,9 @@
     python examples/exercises/attention.py
 
 Write `attention(query, key, value, mask)` with `jax.numpy`. Queries, keys and values have the axes
-batch, time, heads and width. The mask is bool, `[batch or 1, heads or 1, queries, keys]`, True
-where a query may attend to a key. A query that may attend to no key gets zeros. The demo model has
-relative positions, so the function has a fifth argument: a bias to add to the scores, or None.
+batch, time, heads and width. The mask is bool, `[batch, heads, queries, keys]`, True where a query
+may attend to a key. A query that may attend to no key gets zeros. The demo model has
+relative positions, so the function has an argument `bias`: None, or an array to add to the scores.
 
 Wrong answers: `check_attention` names the mistake. In the demo model, a softmax over queries raises
 the loss from 0.16 to 0.91 nats per token, and most translations repeat one word.

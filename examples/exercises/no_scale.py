@@ -15,7 +15,14 @@ import jax.numpy as jnp
 import t2t_jax
 from t2t_jax import teaching
 
-SOURCES = ["Open the file.", "No devices were found.", "The file could not be saved."]
+SOURCES = [
+    "Open the file.",
+    "No devices were found.",
+    "The file could not be saved.",
+    "Check your network connection and try again.",
+    "Select a folder for your backups.",
+    "The password must have at least eight characters.",
+]
 
 
 def attention_times(factor):
@@ -46,7 +53,7 @@ def main():
     factors = (0.25, 0.5, 1, 2, 8)
     for factor, nats in zip(factors, losses(t2t_jax.load("demo"), factors), strict=True):
         print(f"factor {factor}: {nats:.3f} nats")
-    # The model has learned scores for the scale of its training: only factors near 1 are good.
+    # The model has learned scores for the scale of its training, so the factor 1 is best.
 
 
 if __name__ == "__main__":

@@ -127,7 +127,7 @@ def attention_with_new(
       new: key and value of the query's position.
       slot: cache slot of the query's position.
       mask: True where the query may attend to a slot.
-      attend: replaces `cached_attention`.
+      attend: the function that computes attention, such as `Kernels.cached_attention`.
     """
     slots = jax.lax.broadcasted_iota(jnp.int32, (1, 1, cached[0].shape[2], 1), 2)
     key, value = (

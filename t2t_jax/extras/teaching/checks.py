@@ -15,7 +15,7 @@ from t2t_jax.functional.attention import merge_heads, split_heads
 from t2t_jax.functional.attention import scaled_dot_product_attention as attend
 from t2t_jax.functional.position import sinusoidal_positions, tensor2tensor_sinusoids
 
-_SIZES = (2, 3, 5, 2, 4, 6), (1, 4, 4, 3, 8, 8), (2, 1, 7, 1, 2, 3)
+_SIZES = (2, 3, 5, 2, 4, 6), (1, 4, 4, 3, 9, 9), (2, 1, 7, 1, 2, 3)
 """Batch, queries, keys, heads, d_k and d_v; all different at first, so that mixed axes show."""
 
 
@@ -23,8 +23,8 @@ def check_attention(function: Function, *, layout: Layout = "bthd", seed: int = 
     """Check a function `attention(query, key, value, mask)` on random arrays (equation 1).
 
     The checks are values without and with a mask, queries that may attend to no key (whose result
-    is zero), other shapes, `jax.jit`, and gradients. A function with a fifth argument, `bias`, is
-    also checked with a bias of the scores.
+    is zero), large scores, other shapes, `jax.jit`, and gradients. A function with an argument
+    `bias` is also checked with a bias of the scores.
 
     Args:
       function: the function; see `replace`.
@@ -35,7 +35,7 @@ def check_attention(function: Function, *, layout: Layout = "bthd", seed: int = 
       A report, which also says if the function is right in the other layout.
 
     Raises:
-      UserError: the layout is unknown.
+      UserError: the layout is unknown, or `function` is not a function.
     """
     student = StudentAttention(function, layout)
     arrays, *other_arrays = (_attention_arrays(sizes, seed) for sizes in _SIZES)
@@ -45,35 +45,39 @@ def check_attention(function: Function, *, layout: Layout = "bthd", seed: int = 
         "all keys": compare([*arrays[:3], every_key]),
         "mask": compare(arrays),
         "queries without a key": compare([*arrays[:3], no_key]),
+        "large scores": compare([300 * arrays[0], *arrays[1:]]),
         "other shapes": next(filter(None, map(compare, other_arrays)), ""),
         "jax.jit": difference(jax.jit(student), attend, arrays, _ATTENTION_MISTAKES),
-        "gradients": difference(_gradients_of(student), _gradients_of(attend), arrays),
+        "gradients": difference(partial(_gradients, student), partial(_gradients, attend), arrays),
     }
     if hints["queries without a key"] and not hints["mask"]:
         hints["queries without a key"] = (
             "differs only for queries that may attend to no key, such as padding; return zeros"
         )
     if student.takes_bias:
-        bias = jax.random.normal(jax.random.key(seed), arrays[3].shape[1:])
+        sentence = [x[:1] for x in arrays]
+        bias = jax.random.normal(jax.random.key(seed), sentence[3].shape)
+        biased = lambda q, k, v, mask, bias: attend(q, k, v, mask, bias[0])  # noqa: E731
         mistakes = {"the bias is not added to the scores": lambda *x: attend(*x[:4])}
-        hints["bias"] = difference(student, attend, [*arrays, bias], mistakes)
+        hints["bias"] = difference(student, biased, [*sentence, bias], mistakes)
     swapped = StudentAttention(function, "bhtd" if layout == "bthd" else "bthd")
     if hints["all keys"] and not difference(swapped, attend, [*arrays[:3], every_key]):
-        axes = ", ".join(swapped.layout)
-        hints["all keys"] = (
-            f"the layout of the function is [{axes}]; pass layout={swapped.layout!r}"
-        )
+        hints["all keys"] = f"the function has the other layout; pass layout={swapped.layout!r}"
     return Report(name_of(function), hints)
 
 
 def check_positions(function: Function) -> Report:
-    """Check a function `positions(length, d_model)` against the sinusoids of section 3.5."""
-    hints = {
-        f"length {length}, d_model {width}": difference(
-            function, sinusoidal_positions, [length, width], _POSITION_MISTAKES
-        )
-        for length, width in ((10, 8), (1, 4), (300, 64))
-    }
+    """Check a function `positions(length, d_model)` against the sinusoids of section 3.5.
+
+    Args:
+      function: the function.
+
+    Raises:
+      UserError: `function` is not a function.
+    """
+    compare = partial(difference, function, sinusoidal_positions, mistakes=_POSITION_MISTAKES)
+    sizes = (10, 8), (7, 4), (300, 64)
+    hints = {f"length {length}, d_model {d}": compare([length, d]) for length, d in sizes}
     return Report(name_of(function), hints)
 
 
@@ -108,7 +112,8 @@ def check_multi_head(function: Function, params: Any = None, num_heads: int = 4)
         "self-attention with a mask": (x, x, mask[..., :3]),
         "cross-attention": (x, encoded, mask),
     }
-    compare = partial(difference, function, _multi_head, mistakes=_MULTI_HEAD_MISTAKES)
+    student = lambda *x: function(*x[:3], dict(x[3]), x[4])  # noqa: E731  # it may change the dict
+    compare = partial(difference, student, _multi_head(), mistakes=_MULTI_HEAD_MISTAKES)
     hints = {name: compare([*arrays, matrices, num_heads]) for name, arrays in cases.items()}
     return Report(name_of(function), hints)
 
@@ -122,14 +127,10 @@ def _attention_arrays(sizes: tuple[int, ...], seed: int) -> list[Array]:
     return [*arrays, mask.at[..., -1].set(True)]  # each query has a key, and not only early ones
 
 
-def _gradients_of(function: Function) -> Function:
-    """Return a function of the same arguments that computes all gradients, in one array."""
-
-    def gradients(query: Array, key: Array, value: Array, mask: Array) -> Array:
-        derivative = jax.grad(lambda *x: jnp.sin(function(*x, mask)).sum(), (0, 1, 2))
-        return jnp.concatenate([x.ravel() for x in derivative(query, key, value)])
-
-    return gradients
+def _gradients(function: Function, *arrays: Array) -> Array:
+    *inputs, mask = arrays
+    gradients = jax.grad(lambda *x: jnp.sin(function(*x, mask)).sum(), (0, 1, 2))(*inputs)
+    return jnp.concatenate([x.ravel() for x in gradients])
 
 
 def _mistaken(
@@ -160,8 +161,8 @@ _ATTENTION_MISTAKES: dict[str, Function] = {
     "the softmax is over heads; sum over keys, the last axis": _mistaken(axis=1),
     "the mask has no effect": _mistaken(mask_of=jnp.ones_like),
     "the mask is inverted; True means that a query may attend": _mistaken(mask_of=jnp.logical_not),
-    "the function adds a causal mask; the caller's mask is all": _mistaken(mask_of=jnp.tril),
-    "the mask is after the softmax; set masked scores to -1e9 before": _mistaken(is_late=True),
+    "the function adds a causal mask; use only the caller's mask": _mistaken(mask_of=jnp.tril),
+    "the mask is applied after the softmax; mask the scores before": _mistaken(is_late=True),
 }
 
 
@@ -177,48 +178,41 @@ def _positions(exponents: Function, first: int = 0) -> Function:
     return positions
 
 
-def _in_halves(length: int, d_model: int) -> Array:
-    table = sinusoidal_positions(length, d_model)
-    return jnp.concatenate([table[:, ::2], table[:, 1::2]], 1)
-
-
 _POSITION_MISTAKES: dict[str, Function] = {
-    "sines and cosines are in two halves; interleave them": _in_halves,
-    "each column has its own frequency; columns 2i and 2i + 1 share one": _positions(lambda n: n),
+    "sines and cosines are in two halves; interleave them": lambda length, d_model: jnp.hstack(
+        [sinusoidal_positions(length, d_model)[:, k::2] for k in (0, 1)]
+    ),
     "the exponent is twice too large: 2i is the column": _positions(lambda n: n // 2 * 4),
     "positions start at 1; start at 0": _positions(lambda n: n // 2 * 2, first=1),
     "these are the positions of tensor2tensor, not of the paper": tensor2tensor_sinusoids,
 }
 
 
-def _multi_head(
-    x: Array, encoded: Array, mask: Array, params: Any, num_heads: int, scale: float | None = None
-) -> Array:
-    query = split_heads(x @ params["W_Q"], num_heads)
-    key, value = (split_heads(encoded @ params[name], num_heads) for name in ("W_K", "W_V"))
-    attended = attend(query, key, value, mask, scale=scale)
-    if "mixes" in params:  # a mistake
-        attended = attended.swapaxes(1, 2).reshape(attended.shape)
-    return merge_heads(attended) @ params["W_O"]
+def _multi_head(power: float = -0.5, *, mixes: bool = False, **sources: str) -> Function:
+    """Return multi-head attention, with a mistake if there are arguments.
 
-
-def _changed(**names: str) -> Function:
-    """Return multi-head attention with the matrices of other names, or without a matrix."""
+    Args:
+      power: exponent of d_model in the factor on the scores, if it is not -0.5 of d_k.
+      mixes: whether to merge heads without a transposition.
+      sources: the matrix to use instead of a matrix; "" is the identity.
+    """
 
     def multi_head(x: Array, encoded: Array, mask: Array, params: Any, num_heads: int) -> Array:
         params = params | {"": jnp.eye(*params["W_O"].shape)}
-        changed = params | {name: params[source] for name, source in names.items()}
-        return _multi_head(x, encoded, mask, changed, num_heads)
+        matrices = params | {name: params[source] for name, source in sources.items()}
+        query = split_heads(x @ matrices["W_Q"], num_heads)
+        key, value = (split_heads(encoded @ matrices[name], num_heads) for name in ("W_K", "W_V"))
+        scale = None if power == -0.5 else x.shape[-1] ** power
+        attended = attend(query, key, value, mask, scale=scale)
+        attended = attended.swapaxes(1, 2).reshape(attended.shape) if mixes else attended
+        return merge_heads(attended) @ matrices["W_O"]
 
     return multi_head
 
 
 _MULTI_HEAD_MISTAKES: dict[str, Function] = {
-    "the output matrix is missing": _changed(W_O=""),
-    "the matrices of keys and values are exchanged": _changed(W_K="W_V", W_V="W_K"),
-    "heads and time are mixed; transpose before you reshape": _changed(mixes=""),
-    "there is only one head": lambda x, y, mask, params, _: _multi_head(x, y, mask, params, 1),
-    "the scores are divided by sqrt(d_model); divide by sqrt(d_k)": (
-        lambda x, y, mask, params, h: _multi_head(x, y, mask, params, h, x.shape[-1] ** -0.5)
-    ),
+    "the output matrix is missing": _multi_head(W_O=""),
+    "the matrices of keys and values are exchanged": _multi_head(W_K="W_V", W_V="W_K"),
+    "heads and time are mixed; transpose before you reshape": _multi_head(mixes=True),
+    "the scores are not divided by sqrt(d_k)": _multi_head(0.0),
 }

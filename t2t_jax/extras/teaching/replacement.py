@@ -5,18 +5,17 @@ import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Literal, TypeAlias
 
 import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from t2t_jax.errors import UserError, user_code
-from t2t_jax.functional.attention import repeat_heads
+from t2t_jax.errors import UserError, quote, user_code
+from t2t_jax.functional.attention import SCALED_PRODUCT, ScaledProducts, repeat_heads
 from t2t_jax.functional.masks import SegmentMask, distances
 from t2t_jax.kernels.cached_attention import CachedEntries
-from t2t_jax.modules.attention import Context
+from t2t_jax.modules.attention import DEFAULT_CONTEXT, Context, MultiHeadAttention
 from t2t_jax.modules.embedding import PositionEncoding
 
 Function: TypeAlias = Callable[..., Any]
@@ -32,8 +31,7 @@ class StudentAttention:
     All arrays of the methods are in the layout "bthd".
 
     Attributes:
-      function: the function. Models with relative positions need a fifth argument: the bias to add
-        to the scores, or None.
+      function: the function; see `replace`.
       layout: the axes of the function's arrays.
     """
 
@@ -41,48 +39,56 @@ class StudentAttention:
     layout: Layout = "bthd"
 
     def __post_init__(self) -> None:
-        """Raise a `UserError` if the layout is unknown."""
+        """Raise a `UserError` if the layout is unknown or the function is none."""
         if self.layout not in ("bthd", "bhtd"):
             raise UserError(f'layout={self.layout!r} is unknown; use "bthd" or "bhtd"')
+        name_of(self.function)  # refuses what is no function
 
     @property
     def takes_bias(self) -> bool:
-        """Return whether the function has a fifth argument."""
-        return len(inspect.signature(self.function).parameters) > 4
+        """Return whether the function has an argument named `bias`."""
+        return "bias" in inspect.signature(self.function).parameters
 
-    def __call__(self, query: Array, key: Array, value: Array, mask: Array, *bias: Any) -> Array:
+    def __call__(self, query: Array, key: Array, value: Array, mask: Any, bias: Any = None) -> Any:
         """Call the function in its layout."""
-        extra = (mask, *(bias or [None])) if self.takes_bias else (mask,)
+        options = {"bias": bias} if self.takes_bias else {}
         if self.layout == "bthd":
-            return jnp.asarray(self.function(query, key, value, *extra))
-        heads = self.function(*(x.swapaxes(1, 2) for x in (query, key, value)), *extra)
-        return jnp.asarray(heads).swapaxes(1, 2)
+            return self.function(query, key, value, mask, **options)
+        arrays = (x.swapaxes(1, 2) for x in (query, key, value))
+        return jnp.asarray(self.function(*arrays, mask, **options)).swapaxes(1, 2)
 
-    def attend(self, query: Array, key: Array, value: Array, mask: Array, bias: Any) -> Array:
-        """Call the function with keys and values of all heads, and check its result."""
-        name = name_of(self.function)
+    def attend(
+        self, query: Array, key: Array, value: Array, mask: Any, scale: Any = None, bias: Any = None
+    ) -> Array:
+        """Compute `Kernels.fused_cached_attention`, in float32, and also with a bias."""
+        name, (batch, queries, heads, d_k) = name_of(self.function), query.shape
         if bias is not None and not self.takes_bias:
             raise UserError(
                 f"this model adds a bias to the scores; write {name}(query, key, value, mask, "
                 "bias), and add the bias to the scores [batch, heads, queries, keys]"
             )
-        key, value = (repeat_heads(x, query.shape[2]) for x in (key, value))
-        mask = jnp.broadcast_to(mask, (*mask.shape[:2], query.shape[1], key.shape[1]))
+        key, value = repeat_heads(key, heads), repeat_heads(value, heads)
+        shape = batch, heads, queries, key.shape[1]
+        mask, bias = (None if x is None else jnp.broadcast_to(x, shape) for x in (mask, bias))
+        factor = 1.0 if scale is None else scale * d_k**0.5  # the function divides by sqrt(d_k)
+        scaled, key, value = (x.astype(jnp.float32) for x in (factor * query, key, value))
         with user_code(name, "compute with jax.numpy, and check it with check_attention"):
-            heads = self(query, key, value, mask, bias)
-        _check_shape(name, heads, (*query.shape[:3], value.shape[3]))
-        return heads.astype(query.dtype)
+            result = jnp.asarray(self(scaled, key, value, mask, bias))
+        _check_shape(name, result, (batch, queries, heads, value.shape[3]))
+        return result.astype(query.dtype)
 
     def attention(
-        self, query: Array, key: Array, value: Array, mask: Any, bias: Any, **_: object
+        self, query: Array, key: Array, value: Array, mask: Any, bias: Any, **options: Any
     ) -> tuple[Array, None]:
         """Compute `Kernels.attention` without its dropout."""
-        dense = mask.dense() if isinstance(mask, SegmentMask) else mask
-        dense = jnp.ones((1, 1, 1, 1), bool) if dense is None else dense
+        dense = mask.dense() if isinstance(mask, SegmentMask) else True if mask is None else mask
         score_bias = None if bias is None else bias(distances(query.shape[1], key.shape[1]))
-        return self.attend(query, key, value, dense, score_bias), None
+        scale = _scale_of(options.get("score", SCALED_PRODUCT))
+        return self.attend(query, key, value, dense, scale, score_bias), None
 
-    def cached_attention(self, query: Array, parts: Sequence[CachedEntries], _: object) -> Array:
+    def cached_attention(
+        self, query: Array, parts: Sequence[CachedEntries], score: Any = SCALED_PRODUCT
+    ) -> Array:
         """Compute `Kernels.cached_attention`."""
         keys = jnp.concatenate([part.key.transpose(0, 3, 1, 2) for part in parts], 1)
         values = jnp.concatenate([part.value.swapaxes(1, 2) for part in parts], 1)
@@ -93,15 +99,23 @@ class StudentAttention:
             for arrays in ([part.mask for part in parts], biases)
         )
         has_bias = any(part.bias is not None for part in parts)
-        return self.attend(query, keys, values, mask, bias if has_bias else None)
+        return self.attend(query, keys, values, mask, _scale_of(score), bias if has_bias else None)
 
-    def fused_cached_attention(self, query: Array, key: Array, value: Array, *mask: Any) -> Array:
-        """Compute `Kernels.fused_cached_attention` without its scale, which follows the mask."""
-        return self.attend(query, key, value, mask[0], None)
+
+def _scale_of(score: Any) -> float | None:
+    if not isinstance(score, ScaledProducts):
+        raise UserError("this model has other scores than dot products; use another model")
+    return score.scale
 
 
 def name_of(function: Function) -> str:
-    """Return the name of a function, or of the class of a callable object."""
+    """Return the name of a function, or of the class of a callable object.
+
+    Raises:
+      UserError: the object is not callable.
+    """
+    if not callable(function):
+        raise UserError(f"{quote(function)} is not a function; pass the function itself")
     return str(getattr(function, "__name__", type(function).__name__))
 
 
@@ -109,17 +123,19 @@ def name_of(function: Function) -> str:
 def replace(
     *, attention: Function | None = None, positions: Function | None = None, layout: Layout = "bthd"
 ) -> Iterator[None]:
-    """Compute all models with a student's functions within the context.
+    """Run all models of this thread with a student's functions within the context.
 
-    This includes `apply` of modules, `t2t_jax.score` and `translate`, which compile the model
-    again; a function that you have compiled with `jax.jit` before stays as it is. Attention weights
-    are not dropped in training.
+    This includes `apply` of modules, `t2t_jax.train`, `t2t_jax.score`, and `translate` of a model,
+    which compile the model anew. Functions that you have compiled with `jax.jit` stay as they are.
+    `t2t_jax.attention_maps` shows the package's weights, training does not drop weights, and a run
+    does not record the replacement. NaN in a result is reported as a diverged model.
 
     Args:
       attention: `attention(query, key, value, mask)` computes equation 1 in all self-attention and
-        cross-attention. The mask is bool, [batch or 1, heads or 1, queries, keys], True where a
-        query may attend to a key. Models with relative positions need a fifth argument: the bias to
-        add to the scores, or None. In decoding, each hypothesis has one query.
+        cross-attention, from float32 arrays of all heads. The mask is bool `[batch, heads, queries,
+        keys]`, True where a query may attend to a key. Models with relative positions need an
+        argument named `bias`: None, or an array of the mask's shape to add to the scores. In
+        decoding, each hypothesis has one query.
       positions: `positions(length, d_model)` returns the vectors `[length, d_model]` that are added
         to the embeddings.
       layout: the axes of queries, keys, values and heads of `attention`: "bthd" is batch, time,
@@ -127,17 +143,19 @@ def replace(
 
     Raises:
       UserError: `layout` is unknown; or, within the context, a function fails, or the model has
-        another kind of positions.
+        other scores or another kind of positions.
     """
+    # A new interceptor compiles anew, as a function may read variables that have changed.
     with nn.intercept_methods(_interceptor(attention, positions, layout)):
         yield
 
 
-@lru_cache(maxsize=32)  # compiled programs belong to an interceptor: equal functions share them
 def _interceptor(attention: Function | None, positions: Function | None, layout: Layout) -> Any:
-    names = "attention", "cached_attention", "fused_cached_attention"
-    student = StudentAttention(attention, layout) if attention else None
-    kernels: Any = {name: getattr(student, name) for name in names if student}
+    kernels: dict[str, Any] = {}
+    if attention is not None:
+        student = StudentAttention(attention, layout)
+        kernels = {"attention": student.attention, "cached_attention": student.cached_attention}
+        kernels["fused_cached_attention"] = student.attend
 
     def with_kernels(argument: Any) -> Any:
         if not isinstance(argument, Context):
@@ -149,6 +167,8 @@ def _interceptor(attention: Function | None, positions: Function | None, layout:
         is_position = isinstance(context.module, PositionEncoding)
         if positions and is_position and context.method_name == "__call__":
             return _add_positions(positions, context.module.config, *arguments)
+        if isinstance(context.module, MultiHeadAttention) and context.method_name == "__call__":
+            options = options if len(arguments) > 1 else {"context": DEFAULT_CONTEXT, **options}
         arguments = map(with_kernels, arguments)
         options = {name: with_kernels(argument) for name, argument in options.items()}
         return method(*arguments, **options)
@@ -166,7 +186,7 @@ def _add_positions(function: Function, config: Any, x: Array, indices: Array, le
     with user_code(name_of(function), "compute with jax.numpy, and check it with check_positions"):
         table = jnp.asarray(function(length, config.d_model))
     _check_shape(name_of(function), table, (length, config.d_model))
-    indices += config.first_position
+    indices = indices + config.first_position
     return x + jnp.take(table, indices, axis=0, mode="clip").astype(x.dtype)
 
 

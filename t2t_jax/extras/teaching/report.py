@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from t2t_jax.errors import reason_of
+from t2t_jax.errors import quote, reason_of
 
 
 @dataclass(frozen=True)
@@ -24,11 +24,6 @@ class Report:
     def points(self) -> int:
         """Return the number of checks that the function passed."""
         return sum(not hint for hint in self.hints.values())
-
-    @property
-    def passed(self) -> bool:
-        """Return whether the function passed all checks."""
-        return self.points == len(self.hints)
 
     def __repr__(self) -> str:
         """Return the points, and a line for each check."""
@@ -58,17 +53,20 @@ def difference(
       mistakes: functions with common mistakes. If the result equals one of theirs, the hint is
         its key.
     """
+    expected = np.asarray(reference(*arguments))
     try:
-        result = np.asarray(function(*arguments))
+        result = function(*arguments)
+        if result is None or isinstance(result, tuple):
+            return f"returns {quote(type(result).__name__)}; return one array"
+        result = np.asarray(result, np.float64)
     except Exception as error:  # code of a student may raise any error
         return f"raises {reason_of(error)}"
-    expected = np.asarray(reference(*arguments))
     if result.shape != expected.shape:
         return f"the result has shape {[*result.shape]}; return {[*expected.shape]}"
+    if not np.isfinite(result).all():
+        return "the result has NaN or infinite values"
     for hint, candidate in {"": reference, **mistakes}.items():
         if np.allclose(result, candidate(*arguments), rtol=1e-3, atol=1e-4):
             return hint
-    if not np.isfinite(result).all():
-        return "the result has NaN or infinite values; use finite scores for masked keys"
     index = np.unravel_index(abs(result - expected).argmax(), expected.shape)
     return f"{[*map(int, index)]} is {result[index]:.4f}; it should be {expected[index]:.4f}"

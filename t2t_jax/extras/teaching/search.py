@@ -8,9 +8,9 @@ from t2t_jax.errors import reason_of
 from t2t_jax.extras.teaching.replacement import Function, name_of
 from t2t_jax.extras.teaching.report import Report
 
-_EOS, _VOCAB_SIZE, _MAX_LENGTH = 0, 4, 4
-_SEED = 76
-"""A seed for which greedy search, and searches with and without a length penalty, all differ."""
+_EOS, _VOCAB_SIZE, _MAX_LENGTH = 0, 4, 5
+_SEED = 2520
+"""A seed for which greedy search, and searches with several length penalties, all differ."""
 
 
 def check_beam(function: Function) -> Report:
@@ -21,7 +21,13 @@ def check_beam(function: Function) -> Report:
     log-probability. The score of a sequence is log_prob / ((5 + length) / 6)^alpha.
 
     With one hypothesis, the result must be that of greedy search. With a beam that holds all
-    sequences, it must be the best of all sequences. Both hold for every form of beam search.
+    sequences, it must be the best of all sequences. A beam may keep finished sequences apart.
+
+    Args:
+      function: the function.
+
+    Raises:
+      UserError: `function` is not a function.
     """
     all_sequences = _VOCAB_SIZE**_MAX_LENGTH
     hints = {
@@ -33,7 +39,7 @@ def check_beam(function: Function) -> Report:
 
 
 def _next_log_probs(tokens: Sequence[int]) -> np.ndarray:
-    """Return the log-probabilities of a random model, whose sequences end after 4 tokens."""
+    """Return the log-probabilities of a random model, whose sequences have at most 5 tokens."""
     logits = np.random.default_rng([_SEED, *map(int, tokens)]).normal(size=_VOCAB_SIZE)
     logits[_EOS] += 100 * (len(tokens) >= _MAX_LENGTH - 1)
     return logits - np.log(np.exp(logits).sum())
@@ -70,10 +76,8 @@ def _hint(function: Function, beam_size: int, alpha: float, expected: tuple[int,
     if result == expected:
         is_sum = abs(log_prob - _log_prob(expected)) < 1e-4
         return "" if is_sum else "log_prob is not the sum of the tokens' log-probabilities"
-    if _EOS not in result:
-        return "the sequence does not end with eos_id"
-    if result.index(_EOS) < len(result) - 1:
-        return "the search continues after eos_id; set finished sequences aside"
+    if result[-1:] != (_EOS,) or _EOS in result[:-1]:
+        return "the sequence must end with eos_id, and contain it once"
     if result == _greedy():
         return "this is the result of greedy search; keep beam_size hypotheses at each step"
     if alpha and result == _best(0.0):

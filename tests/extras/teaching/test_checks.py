@@ -19,7 +19,7 @@ def attention(query, key, value, mask, *, axis=-1, scale=True, fill=-1e9, is_mas
     scores = scores / np.sqrt(query.shape[-1]) if scale else scores
     scores = jnp.where(mask, scores, fill) if is_masked else scores
     weights = jax.nn.softmax(scores, axis)
-    weights = jnp.where(mask, weights, 0) if is_masked and fill == -1e9 else weights
+    weights = jnp.where(mask, weights, 0) if is_masked and np.isfinite(fill) else weights
     return jnp.einsum("bhqk,bkhd->bqhd", weights, value)
 
 
@@ -38,10 +38,8 @@ def named(function, **mistakes):
     ("function", "layout"), [(attention, "bthd"), (heads_first, "bhtd")], ids=["bthd", "bhtd"]
 )
 def test_right_attention_gets_all_points_in_its_layout(function, layout):
-    four = lambda query, key, value, mask: function(query, key, value, mask)  # noqa: E731
-    report = teaching.check_attention(four, layout=layout)
-    assert report.passed, report
-    assert report.points == 6
+    report = teaching.check_attention(function, layout=layout)
+    assert report.points == 7, report
 
 
 def test_attention_with_a_bias_is_checked_with_a_bias():
@@ -51,9 +49,11 @@ def test_attention_with_a_bias_is_checked_with_a_bias():
         weights = jnp.where(mask, jax.nn.softmax(jnp.where(mask, scores, -1e9)), 0)
         return jnp.einsum("bhqk,bkhd->bqhd", weights, value)
 
-    assert teaching.check_attention(with_bias).points == 7
-    without = lambda query, key, value, mask, bias: attention(query, key, value, mask)  # noqa: E731
-    assert "not added" in teaching.check_attention(without).hints["bias"]
+    def without_bias(query, key, value, mask, bias):
+        return attention(query, key, value, mask)
+
+    assert teaching.check_attention(with_bias).points == 8
+    assert "not added" in teaching.check_attention(without_bias).hints["bias"]
 
 
 @pytest.mark.parametrize(
@@ -64,6 +64,7 @@ def test_attention_with_a_bias_is_checked_with_a_bias():
         ({"scale": False}, "all keys", "not divided by sqrt(d_k)"),
         ({"is_masked": False}, "mask", "the mask has no effect"),
         ({"fill": -np.inf}, "queries without a key", "differs only for queries that may attend"),
+        ({"fill": -10.0}, "large scores", "it should be"),
     ],
 )
 def test_planted_bugs_of_attention_are_named(mistakes, check, hint):
@@ -72,7 +73,7 @@ def test_planted_bugs_of_attention_are_named(mistakes, check, hint):
 
     report = teaching.check_attention(student)
     assert hint in report.hints[check]
-    assert not report.passed
+    assert report.points < 7
 
 
 def test_the_other_layout_and_numpy_are_named():
@@ -84,10 +85,12 @@ def test_the_other_layout_and_numpy_are_named():
 
     assert "layout='bhtd'" in teaching.check_attention(by_heads).hints["all keys"]
     report = teaching.check_attention(by_numpy)
-    assert report.points == 4
+    assert report.points == 5
     assert "raises Tracer" in report.hints["jax.jit"]
     with pytest.raises(t2t_jax.UserError, match="layout='htbd' is unknown"):
         teaching.check_attention(by_heads, layout="htbd")
+    with pytest.raises(t2t_jax.UserError, match="3 is not a function; pass the function itself"):
+        teaching.check_attention(3)
 
 
 def sinusoids(length, d_model, *, first=0, is_interleaved=True):
@@ -102,7 +105,7 @@ def sinusoids(length, d_model, *, first=0, is_interleaved=True):
 
 
 def test_positions_are_checked_against_section_3_5():
-    assert teaching.check_positions(sinusoids).passed
+    assert teaching.check_positions(sinusoids).points == 3
     hints = {
         "two halves": partial(sinusoids, is_interleaved=False),
         "start at 0": partial(sinusoids, first=1),
@@ -139,19 +142,24 @@ def test_multi_head_attention_is_checked_with_random_and_trained_matrices():
     params = module.init(jax.random.key(1), jnp.zeros((1, 2, 12)))["params"]
     letters = {"query": "Q", "key": "K", "value": "V", "output": "O"}
     trained = {f"W_{letters[name]}": matrix["kernel"] for name, matrix in params.items()}
-    assert teaching.check_multi_head(multi_head).passed
-    assert teaching.check_multi_head(multi_head, trained, num_heads=3).passed
+    assert teaching.check_multi_head(multi_head).points == 3
+    assert teaching.check_multi_head(multi_head, trained, num_heads=3).points == 3
     for hint, mistakes in {
         "transpose before you reshape": {"transposes": False},
         "output matrix is missing": {"has_output": False},
     }.items():
         report = teaching.check_multi_head(named(multi_head, **mistakes))
         assert hint in report.hints["cross-attention"]
+    report = teaching.check_multi_head(lambda x, y, mask, params, h: x * len(params.popitem()))
+    assert report.points == 0  # each call gets a new dictionary
     with pytest.raises(t2t_jax.UserError, match=r"params\['W_Q'\] has shape \[12, 12\]; give"):
         teaching.check_multi_head(multi_head, trained, num_heads=5)
 
 
-def beam(next_log_probs, eos_id, beam_size, max_length, alpha, *, sets_aside=True, divides=True):
+def beam(
+    next_log_probs, eos_id, beam_size, max_length, alpha, *, sets_aside=True, divides=True, both=1
+):
+    """Section 6.1; with both = 2 as in tensor2tensor, which keeps finished sequences apart."""
     live, finished = [([], 0.0)], []
     for _ in range(max_length):
         candidates = [
@@ -160,10 +168,10 @@ def beam(next_log_probs, eos_id, beam_size, max_length, alpha, *, sets_aside=Tru
             for log_probs in [next_log_probs(tokens)]
             for token in range(len(log_probs))
         ]
-        live = sorted(candidates, key=lambda x: -x[1])[:beam_size]
+        live = sorted(candidates, key=lambda x: -x[1])[: both * beam_size]
         if sets_aside:
             finished += [x for x in live if x[0][-1] == eos_id]
-            live = [x for x in live if x[0][-1] != eos_id]
+            live = [x for x in live if x[0][-1] != eos_id][:beam_size]
     exponent = alpha if divides else 0
     return max(finished or live, key=lambda x: x[1] / ((5 + len(x[0])) / 6) ** exponent)
 
@@ -172,8 +180,9 @@ def beam(next_log_probs, eos_id, beam_size, max_length, alpha, *, sets_aside=Tru
     ("mistakes", "points", "hint"),
     [
         ({}, 3, ""),
+        ({"both": 2}, 3, ""),
         ({"divides": False}, 2, "length penalty has no effect"),
-        ({"sets_aside": False}, 2, "the best sequence is [1, 0], and the result [2, 2, 1, 0]"),
+        ({"sets_aside": False}, 0, "the sequence must end with eos_id, and contain it once"),
         ({"beam_size": 1}, 1, "keep beam_size hypotheses"),
     ],
 )
