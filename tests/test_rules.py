@@ -24,7 +24,7 @@ MOST_LINES_OF_A_FUNCTION, MOST_LINES_OF_A_FILE = 80, 600
 MOST = {
     "lines of code of the core": 22_574,
     "lines of code of the extras": 9_121,
-    "lines of code of the tests": 36_517,
+    "lines of code of the tests": 36_525,
     "lines of code of tests/against": 1_772,
     "lines of code of the benchmarks": 4_146,
     "lines of code of the examples": 648,

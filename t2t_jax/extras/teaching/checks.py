@@ -47,7 +47,7 @@ def check_attention(function: Function, *, layout: Layout = "bthd", seed: int = 
         "queries without a key": compare([*arrays[:3], no_key]),
         "large scores": compare([300 * arrays[0], *arrays[1:]]),
         "other shapes": next(filter(None, map(compare, other_arrays)), ""),
-        "jax.jit": difference(jax.jit(student), attend, arrays, _ATTENTION_MISTAKES),
+        "jax.jit": difference(jax.jit(lambda *x: student(*x)), attend, arrays, _ATTENTION_MISTAKES),
         "gradients": difference(partial(_gradients, student), partial(_gradients, attend), arrays),
     }
     if hints["queries without a key"] and not hints["mask"]:

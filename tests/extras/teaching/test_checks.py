@@ -1,6 +1,7 @@
 """Checks of a student's functions: right ones get all points, and each planted bug its hint."""
 
 import json
+from dataclasses import dataclass
 from functools import partial
 
 import jax
@@ -34,8 +35,20 @@ def named(function, **mistakes):
     return student
 
 
+@dataclass
+class Attention:
+    """A callable object, which has no hash."""
+
+    scale: bool = True
+
+    def __call__(self, query, key, value, mask):
+        return attention(query, key, value, mask, scale=self.scale)
+
+
 @pytest.mark.parametrize(
-    ("function", "layout"), [(attention, "bthd"), (heads_first, "bhtd")], ids=["bthd", "bhtd"]
+    ("function", "layout"),
+    [(attention, "bthd"), (heads_first, "bhtd"), (Attention(), "bthd")],
+    ids=["bthd", "bhtd", "object"],
 )
 def test_right_attention_gets_all_points_in_its_layout(function, layout):
     report = teaching.check_attention(function, layout=layout)
