@@ -39,10 +39,10 @@ class StudentAttention:
     layout: Layout = "bthd"
 
     def __post_init__(self) -> None:
-        """Raise a `UserError` if the layout is unknown or the function is none."""
+        """Raise a `UserError` if the layout is unknown or the function is not callable."""
         if self.layout not in ("bthd", "bhtd"):
             raise UserError(f'layout={self.layout!r} is unknown; use "bthd" or "bhtd"')
-        name_of(self.function)  # refuses what is no function
+        name_of(self.function)  # raises if it is not callable
 
     @property
     def takes_bias(self) -> bool:
