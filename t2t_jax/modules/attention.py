@@ -363,10 +363,10 @@ class MultiHeadAttention(nn.Module):
             cache,
             write_at,
             context.mask,
-            prefix,
-            bias,
-            self.score,
-            context.kernels,
+            prefix=prefix,
+            bias=bias,
+            score=self.score,
+            kernels=context.kernels,
         )
         return self._outputs(heads, x, context), cache
 
