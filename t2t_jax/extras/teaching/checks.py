@@ -112,7 +112,10 @@ def check_multi_head(function: Function, params: Any = None, num_heads: int = 4)
         "self-attention with a mask": (x, x, mask[..., :3]),
         "cross-attention": (x, encoded, mask),
     }
-    student = lambda *x: function(*x[:3], dict(x[3]), x[4])  # noqa: E731  # it may change the dict
+
+    def student(x: Array, encoded: Array, mask: Array, params: Any, num_heads: int) -> Any:
+        return function(x, encoded, mask, dict(params), num_heads)  # it may change the dictionary
+
     compare = partial(difference, student, _multi_head(), mistakes=_MULTI_HEAD_MISTAKES)
     hints = {name: compare([*arrays, matrices, num_heads]) for name, arrays in cases.items()}
     return Report(name_of(function), hints)
@@ -188,11 +191,11 @@ _POSITION_MISTAKES: dict[str, Function] = {
 }
 
 
-def _multi_head(power: float = -0.5, *, mixes: bool = False, **sources: str) -> Function:
+def _multi_head(scale: float | None = None, *, mixes: bool = False, **sources: str) -> Function:
     """Return multi-head attention, with a mistake if there are arguments.
 
     Args:
-      power: exponent of d_model in the factor on the scores, if it is not -0.5 of d_k.
+      scale: factor on the scores; None is 1 / sqrt(d_k).
       mixes: whether to merge heads without a transposition.
       sources: the matrix to use instead of a matrix; "" is the identity.
     """
@@ -202,7 +205,6 @@ def _multi_head(power: float = -0.5, *, mixes: bool = False, **sources: str) -> 
         matrices = params | {name: params[source] for name, source in sources.items()}
         query = split_heads(x @ matrices["W_Q"], num_heads)
         key, value = (split_heads(encoded @ matrices[name], num_heads) for name in ("W_K", "W_V"))
-        scale = None if power == -0.5 else x.shape[-1] ** power
         attended = attend(query, key, value, mask, scale=scale)
         attended = attended.swapaxes(1, 2).reshape(attended.shape) if mixes else attended
         return merge_heads(attended) @ matrices["W_O"]
@@ -214,5 +216,5 @@ _MULTI_HEAD_MISTAKES: dict[str, Function] = {
     "the output matrix is missing": _multi_head(W_O=""),
     "the matrices of keys and values are exchanged": _multi_head(W_K="W_V", W_V="W_K"),
     "heads and time are mixed; transpose before you reshape": _multi_head(mixes=True),
-    "the scores are not divided by sqrt(d_k)": _multi_head(0.0),
+    "the scores are not divided by sqrt(d_k)": _multi_head(scale=1.0),
 }

@@ -78,13 +78,12 @@ class StudentAttention:
         return result.astype(query.dtype)
 
     def attention(
-        self, query: Array, key: Array, value: Array, mask: Any, bias: Any, **options: Any
+        self, query: Array, key: Array, value: Array, mask: Any, bias: Any, *, score: Any, **_: Any
     ) -> tuple[Array, None]:
         """Compute `Kernels.attention` without its dropout."""
         dense = mask.dense() if isinstance(mask, SegmentMask) else True if mask is None else mask
         score_bias = None if bias is None else bias(distances(query.shape[1], key.shape[1]))
-        scale = _scale_of(options.get("score", SCALED_PRODUCT))
-        return self.attend(query, key, value, dense, scale, score_bias), None
+        return self.attend(query, key, value, dense, _scale_of(score), score_bias), None
 
     def cached_attention(
         self, query: Array, parts: Sequence[CachedEntries], score: Any = SCALED_PRODUCT

@@ -65,7 +65,7 @@ def difference(
         return f"the result has shape {[*result.shape]}; return {[*expected.shape]}"
     if not np.isfinite(result).all():
         return "the result has NaN or infinite values"
-    for hint, candidate in {"": reference, **mistakes}.items():
+    for hint, candidate in {"": lambda *_: expected, **mistakes}.items():
         if np.allclose(result, candidate(*arguments), rtol=1e-3, atol=1e-4):
             return hint
     index = np.unravel_index(abs(result - expected).argmax(), expected.shape)

@@ -28,13 +28,6 @@ def heads_first(query, key, value, mask):
     return attention(*(x.swapaxes(1, 2) for x in (query, key, value)), mask).swapaxes(1, 2)
 
 
-def named(function, **mistakes):
-    def student(*arrays):
-        return function(*arrays, **mistakes)
-
-    return student
-
-
 @dataclass
 class Attention:
     """A callable object, which has no hash."""
@@ -81,10 +74,7 @@ def test_attention_with_a_bias_is_checked_with_a_bias():
     ],
 )
 def test_planted_bugs_of_attention_are_named(mistakes, check, hint):
-    def student(query, key, value, mask):
-        return attention(query, key, value, mask, **mistakes)
-
-    report = teaching.check_attention(student)
+    report = teaching.check_attention(partial(attention, **mistakes))
     assert hint in report.hints[check]
     assert report.points < 7
 
@@ -125,10 +115,12 @@ def test_positions_are_checked_against_section_3_5():
         "tensor2tensor": tensor2tensor_sinusoids,
     }
     for hint, function in hints.items():
-        student = named(function)
-        assert hint in teaching.check_positions(student).hints["length 300, d_model 64"]
+        assert hint in teaching.check_positions(function).hints["length 300, d_model 64"]
     assert teaching.check_positions(partial(sinusoids)).function == "partial"
-    too_short = named(lambda length, d_model: np.zeros((length - 1, d_model)))
+
+    def too_short(length, d_model):
+        return np.zeros((length - 1, d_model))
+
     assert (
         "[9, 8]; return [10, 8]"
         in teaching.check_positions(too_short).hints["length 10, d_model 8"]
@@ -161,7 +153,7 @@ def test_multi_head_attention_is_checked_with_random_and_trained_matrices():
         "transpose before you reshape": {"transposes": False},
         "output matrix is missing": {"has_output": False},
     }.items():
-        report = teaching.check_multi_head(named(multi_head, **mistakes))
+        report = teaching.check_multi_head(partial(multi_head, **mistakes))
         assert hint in report.hints["cross-attention"]
     report = teaching.check_multi_head(lambda x, y, mask, params, h: x * len(params.popitem()))
     assert report.points == 0  # each call gets a new dictionary
