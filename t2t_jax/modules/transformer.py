@@ -321,7 +321,8 @@ class Transformer(DecoderNetwork):
         inputs, targets = batch
         encoded = self.encode(inputs, base)
         segments, window = targets.segments, self.config.attention_window
-        mask = attention_mask(segments, segments, causal=True, window=window)
+        is_causal = self.config.stacks[-1].is_causal
+        mask = attention_mask(segments, segments, causal=is_causal, window=window)
         context = self.context("target", targets.positions, mask, base)
         # Segment ids pair each target sentence with its source if a batch row packs several.
         encoded_mask = attention_mask(segments, inputs.segments)
