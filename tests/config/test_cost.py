@@ -81,6 +81,7 @@ def _models():
         "score_functions",
         "architectures_small",
         "mup_small",
+        "breaking_lab",  # registers parts
     }
     for path in sorted((_ROOT / "configs").glob("*.py")):
         if path.stem in others:

@@ -212,7 +212,7 @@ def test_the_estimate_is_less_than_the_compiled_step_takes_and_not_by_much(layou
 
 
 @pytest.mark.thorough
-def test_no_preset_is_refused_on_the_hardware_that_its_docstring_names(machine):
+def test_no_preset_is_refused_on_the_hardware_that_its_docstring_names(machine, forgotten_parts):
     """80 GiB hold every one of them on a single device, but for the billion parameters."""
     machine(80)
     for path in sorted((Path(__file__).parents[2] / "configs").glob("*.py")):
