@@ -16,7 +16,7 @@ import pytest
 from t2t_jax import UserError, load, train
 from t2t_jax.run.log import RunLog
 from t2t_jax.training.checkpoint import Checkpoints
-from t2t_jax.training.storage import steps_in
+from t2t_jax.training.checkpoint_files import steps_in
 from tests.programs import run_python
 from tests.trained import account
 

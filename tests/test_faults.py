@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from t2t_jax.system.exit_codes import HUNG
-from t2t_jax.training.storage import steps_of_run
+from t2t_jax.training.checkpoint_files import steps_of_run
 from tests.programs import wait_until
 from tests.trained import bits, checksums, records_of, timeless_log, wait_for_step
 

@@ -35,7 +35,7 @@ from t2t_jax.system.mirror import mirror_of, mirrored
 from t2t_jax.system.records import append_line, read_records
 from t2t_jax.system.signals import StopSignal
 from t2t_jax.tasks import task_of
-from t2t_jax.training.storage import steps_in
+from t2t_jax.training.checkpoint_files import steps_in
 from tests.object_stores import *  # noqa: F403
 from tests.object_stores import FAILURES, forget_connections, in_bucket, on_gs, on_s3
 from tests.programs import run_python

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from t2t_jax.run.loading import load
-from t2t_jax.training.storage import steps_in
+from t2t_jax.training.checkpoint_files import steps_in
 
 _SPEEDS = "target_tokens_per_second", "data_wait", "step_seconds"
 CLOCK = ("time", "seconds", *_SPEEDS, "host_memory_bytes", "device_memory_bytes")

@@ -18,8 +18,8 @@ from t2t_jax.run.preparing import Plan, make_plan, shared_facts
 from t2t_jax.run.provenance import provenance
 from t2t_jax.system.atomic_file import removed_at_end, write_whole
 from t2t_jax.system.bucket import BucketPath
+from t2t_jax.training.checkpoint_files import steps_of_run
 from t2t_jax.training.state import abstract_state
-from t2t_jax.training.storage import steps_of_run
 from t2t_jax.workdir import CHECKPOINTS
 
 _PROBE_BYTES = 1 << 20

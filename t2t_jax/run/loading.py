@@ -19,11 +19,11 @@ from t2t_jax.modules.parameters import Parameters
 from t2t_jax.parallel.devices import local_devices
 from t2t_jax.parallel.mesh import make_mesh
 from t2t_jax.run.history import History, dev_score, score_at, score_name
-from t2t_jax.run.own_parts import warn_of_changed_parts
+from t2t_jax.run.stored_parts import warn_of_changed_parts
 from t2t_jax.system.html_table import html_table
 from t2t_jax.system.opening import resolve_run
+from t2t_jax.training.checkpoint_files import steps_of_run
 from t2t_jax.training.parameters import described_parameters, load_parameters, reads_ema
-from t2t_jax.training.storage import steps_of_run
 from t2t_jax.workdir import CHECKPOINTS, StoredRun, read_log, read_run
 
 _Path = str | os.PathLike[str]
@@ -161,14 +161,5 @@ class TrainedRun:
         step: int | Literal["best"] | None = None,
         parallel: MeshConfig | None = None,
     ) -> Translator:
-        """Load the model of the run, as `t2t_jax.load` does.
-
-        Args:
-          average: the number of last checkpoints to average; None follows the config.
-          step: the last of their steps, or "best" by dev score; None is the newest.
-          parallel: the device mesh; None holds all parameters on each device.
-
-        Raises:
-          UserError: the checkpoint is missing or damaged, or the mesh is unsuitable.
-        """
+        """Load the model of the run by `t2t_jax.load`, which describes arguments and errors."""
         return load(self.directory, average=average, step=step, parallel=parallel)

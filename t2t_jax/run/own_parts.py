@@ -5,7 +5,6 @@ hash of each definition.
 """
 
 import json
-from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
 
@@ -15,23 +14,21 @@ from jax.sharding import Mesh
 
 from t2t_jax.config import Config
 from t2t_jax.config.registered import registered_parts
-from t2t_jax.errors import UserError, warn
+from t2t_jax.errors import UserError
 from t2t_jax.modules.network import Network, declared_parameters
 from t2t_jax.parallel.processes import is_main
-from t2t_jax.run.provenance import UNKNOWN, hash_of_definition
+from t2t_jax.run.provenance import hash_of_definition
+from t2t_jax.run.stored_parts import changed_fields, parts_file, stored_parts
 from t2t_jax.system.atomic_file import write_whole
-from t2t_jax.system.records import Record, read_object, schema
+from t2t_jax.system.records import Record
+from t2t_jax.training.checkpoint_files import steps_of_run
 from t2t_jax.training.optimizer import probe
 from t2t_jax.training.recipe import make_optimizer
 from t2t_jax.training.schedule import scheduled_rate
 from t2t_jax.training.state import abstract_state
-from t2t_jax.training.storage import steps_of_run
-from t2t_jax.workdir import CHECKPOINTS, REGISTERED, check_registered
+from t2t_jax.workdir import CHECKPOINTS
 
 _STEPS = [2**power for power in range(16)]
-_SCHEMA = schema(
-    {"definitions": dict}, {"rates": list[float], "state": str, "updates": list[float]}
-)
 
 
 def compare_own_parts(config: Config, model: Network, mesh: Mesh, workdir: Path) -> None:
@@ -39,15 +36,15 @@ def compare_own_parts(config: Config, model: Network, mesh: Mesh, workdir: Path)
 
     For a run without checkpoints, process 0 writes what a later call compares.
     """
-    path, now = workdir / REGISTERED / "parts.json", _record(config, model, mesh)
+    path, now = parts_file(workdir), _record(config, model, mesh)
     if not steps_of_run(workdir, CHECKPOINTS):
         if is_main() and any(now.values()):
             path.parent.mkdir(exist_ok=True)
             write_whole(path, json.dumps(now).encode())
         return
-    if not path.is_file():
+    stored = stored_parts(workdir)
+    if stored is None:
         return
-    stored = read_object(path, _SCHEMA, "remove it if the registered parts are the same")
     rates = zip(_STEPS, stored.get("rates", ()), now.get("rates", ()), strict=False)
     for step, before, rate in rates:
         if not np.isclose(before, rate, rtol=1e-5, atol=0, equal_nan=True):
@@ -56,28 +53,8 @@ def compare_own_parts(config: Config, model: Network, mesh: Mesh, workdir: Path)
         raise _mismatch(config, "optimizer", "another tree of state")
     if not np.allclose(stored.get("updates", ()), now.get("updates", ()), rtol=1e-4):
         raise _mismatch(config, "optimizer", "other updates")
-    for field in _changed_fields(stored["definitions"], now["definitions"]):
+    for field in changed_fields(stored["definitions"], now["definitions"]):
         raise _mismatch(config, field, "another definition")
-
-
-def warn_of_changed_parts(config: Config, workdir: Path) -> None:
-    """Warn of each registered part that is not the one that a stored run was trained with."""
-    path = workdir / REGISTERED / "parts.json"
-    stored = read_object(path, _SCHEMA, "remove it")["definitions"] if path.is_file() else {}
-    parts = registered_parts(config)
-    now = {field: hash_of_definition(part) for field, part in parts.items() if field in stored}
-    for field in _changed_fields(stored, now):
-        warn(f"{parts[field].title} is not the one that {workdir} was trained with")
-    try:
-        check_registered(config, workdir)
-    except UserError as error:
-        warn(str(error))
-
-
-def _changed_fields(stored: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Return the fields whose two hashes of a definition are known and differ."""
-    both = ((field, {before, now.get(field, before)}) for field, before in stored.items())
-    return [field for field, hashes in both if len(hashes) > 1 and UNKNOWN not in hashes]
 
 
 def _mismatch(config: Config, field: str, difference: str) -> UserError:

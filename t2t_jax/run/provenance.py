@@ -28,7 +28,7 @@ from t2t_jax.parallel.jax_settings import result_settings
 from t2t_jax.parallel.processes import is_main
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.records import Record, read_object, schema
-from t2t_jax.training.storage import steps_of_run
+from t2t_jax.training.checkpoint_files import steps_of_run
 from t2t_jax.workdir import CHECKPOINTS, PROVENANCE
 
 COMPUTING = ("jax", "jaxlib", "flax", "optax", "numpy")

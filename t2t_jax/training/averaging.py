@@ -15,7 +15,7 @@ from t2t_jax.config import Config
 from t2t_jax.errors import UserError
 from t2t_jax.saved_model import read_steps
 from t2t_jax.system.records import Record
-from t2t_jax.training import storage
+from t2t_jax.training import checkpoint_files, storage
 from t2t_jax.training.origin import Identity, check_unaltered, read_origin
 from t2t_jax.training.parameters import reads_ema
 from t2t_jax.training.step import Parameters
@@ -55,7 +55,7 @@ def check_average(config: Config) -> None:
 
 def saved_steps(workdir: Path) -> list[int]:
     """List the steps whose parameters a run can load, oldest first."""
-    steps = storage.steps_of_run(workdir, CHECKPOINTS)
+    steps = checkpoint_files.steps_of_run(workdir, CHECKPOINTS)
     if steps or not (workdir / PARAMETERS).is_file():
         return steps
     return read_steps(workdir / PARAMETERS)[-1:]
@@ -79,7 +79,7 @@ def average_checkpoints(
     is_single = step == "best" or item == "ema"
     default_count = 1 if is_single else identity.config.checkpoint.average
     for attempts_left in reversed(range(_ATTEMPTS)):
-        available = storage.steps_in(directory)
+        available = checkpoint_files.steps_in(directory)
         try:
             with storage.reading_checkpoints(directory) as manager:
                 origin_of = cache(partial(read_origin, manager, directory, identity))
@@ -106,7 +106,7 @@ def _list_changes(directory: Path, listed_steps: Sequence[int]) -> bool:
     """Return whether a directory's checkpoints stop matching `listed_steps` within a second."""
     deadline = time.monotonic() + _SECONDS_FOR_A_CHANGE
     while time.monotonic() < deadline:
-        if storage.steps_in(directory) != list(listed_steps):
+        if checkpoint_files.steps_in(directory) != list(listed_steps):
             return True
         time.sleep(0.05)
     return False

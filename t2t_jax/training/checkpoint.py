@@ -43,7 +43,7 @@ from t2t_jax.system.bucket import BucketPath
 from t2t_jax.system.exit_codes import may_pass
 from t2t_jax.system.records import NUMBER, Record, schema
 from t2t_jax.system.retries import with_retries
-from t2t_jax.training import origin, storage
+from t2t_jax.training import checkpoint_files, origin, storage
 from t2t_jax.training.averaging import is_due, is_kept_for_good
 from t2t_jax.training.origin import Identity
 from t2t_jax.training.state import TrainState
@@ -111,7 +111,7 @@ class Checkpoints:
             directory.mkdir(parents=True, exist_ok=True)
             if is_main():  # process 0 creates the directories of the next save
                 for path in directory.glob(f"*{storage.UNFINISHED}*"):
-                    storage.remove_tree(path)
+                    checkpoint_files.remove_tree(path)
         # All processes get here or none does: managers are numbered alike on every process.
         with storage.writing_checkpoints(directory):
             return self._open(name)
@@ -133,7 +133,8 @@ class Checkpoints:
         state, lacks_progress = None, False
         with storage.reading_checkpoints(directory) as reader:
             for step in _newest_first(reader.all_steps()):
-                if not broadcast_from_main(int(storage.has_progress(directory / str(step)))):
+                has_progress = checkpoint_files.has_progress(directory / str(step))
+                if not broadcast_from_main(int(has_progress)):
                     lacks_progress = True
                     continue
                 try:
@@ -189,7 +190,7 @@ class Checkpoints:
                 (self._workdir / CHECKPOINTS / str(unreadable_step)).rename(new_path)
                 warn(f"{reason}; it is now {new_path}, and the run resumes from step {step}")
             for older in _by_step(damaged)[:-_NUM_DAMAGED]:
-                storage.remove_tree(older)
+                checkpoint_files.remove_tree(older)
         agree(0)  # until it is done
         self._last.reload()
 
@@ -261,7 +262,7 @@ class Checkpoints:
         for step in {*self._last.all_steps()[:-_NUM_WHOLE]} - self._reduced:
             self._reduced.add(step)
             if not is_kept_for_good(config, step):
-                storage.drop_progress(self._workdir / CHECKPOINTS / str(step))
+                checkpoint_files.drop_progress(self._workdir / CHECKPOINTS / str(step))
 
     def wait(self) -> int | None:
         """Wait until every state is on the disk, and return the newest step, if any.

@@ -8,7 +8,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,9 +23,10 @@ from jaxtyping import PyTree
 from t2t_jax.errors import UserError, in_one_line
 from t2t_jax.parallel.message_board import leave, texts_under, wait_for_all
 from t2t_jax.parallel.processes import agree, is_main
-from t2t_jax.system.bucket import BucketPath, fetch_tree, remove
-from t2t_jax.system.mirror import COMMITTED, PARAMETERS_ONLY, UNFINISHED, complete_in
+from t2t_jax.system.bucket import BucketPath, fetch_tree
+from t2t_jax.system.mirror import COMMITTED, UNFINISHED, complete_in
 from t2t_jax.system.quiet import orbax_kept_quiet
+from t2t_jax.training.checkpoint_files import steps_in
 
 _ATTEMPTS = 20
 _LONGEST = 300  # characters of a reason in a message
@@ -40,40 +41,6 @@ class UnreadableError(UserError):
         """Make the message from the path of the checkpoint and the reason."""
         super().__init__(f"checkpoint {path} cannot be read ({reason})")
         self.step = int(path.name)
-
-
-def steps_in(directory: Path) -> list[int]:
-    """List the steps of the complete checkpoints in a directory, oldest first."""
-    if isinstance(directory, BucketPath):
-        return sorted(int(name) for name in complete_in(directory) if name.isdecimal())
-    return sorted(int(path.name) for path in directory.iterdir() if path.name.isdecimal())
-
-
-def steps_of_run(run: Path, name: str) -> list[int]:
-    """List the steps of the complete checkpoints in a directory of a run, which may be missing."""
-    return steps_in(run / name) if (run / name).is_dir() else []
-
-
-def has_progress(path: Path) -> bool:
-    """Return whether a checkpoint has the optimizer state, which resuming needs."""
-    return not (path / PARAMETERS_ONLY).exists()
-
-
-def drop_progress(path: Path) -> None:
-    """Remove the optimizer state of a complete checkpoint; only process 0 calls this."""
-    with suppress(OSError):  # on failure the checkpoint only stays larger
-        if (path / "progress").is_dir():
-            # The marker comes first: after a kill in between, the checkpoint is not damaged.
-            (path / PARAMETERS_ONLY).write_bytes(b"")
-            remove_tree(path / "progress")
-
-
-def remove_tree(path: Path) -> None:
-    """Remove a directory, or all objects of a bucket with its prefix."""
-    if isinstance(path, BucketPath):
-        remove(path.objects())
-    else:
-        shutil.rmtree(path, ignore_errors=True)
 
 
 class BucketReader:

@@ -230,7 +230,7 @@ from orbax.checkpoint._src.path import atomicity
 from orbax.checkpoint._src.serialization import serialization
 from t2t_jax.parallel.processes import join
 from t2t_jax.system import retries
-from t2t_jax.training import storage
+from t2t_jax.training import checkpoint_files
 
 process, coordinator, root = int(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
 join(coordinator, 2, process)
@@ -246,13 +246,13 @@ def meets_a_full_disk(module, name):
         return await write(*arguments, **settings)
     setattr(module, name, full)
 
-remove_tree = storage.remove_tree
+remove_tree = checkpoint_files.remove_tree
 def remove(path):
     if "remove_tree" in failures:
         failures.remove("remove_tree")
         raise OSError(5, "Input/output error")
     remove_tree(path)
-storage.remove_tree = remove
+checkpoint_files.remove_tree = remove
 
 meets_a_full_disk(ocp.JsonCheckpointHandler, "_save_fn")
 meets_a_full_disk(serialization, "async_serialize_from_host")

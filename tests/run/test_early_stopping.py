@@ -9,7 +9,7 @@ from t2t_jax.config import TrainingConfig
 from t2t_jax.run.evaluation import CorpusLoss, Evaluation
 from t2t_jax.run.history import plateau, reason_to_stop
 from t2t_jax.run.meter import StepMeter
-from t2t_jax.training.storage import steps_in
+from t2t_jax.training.checkpoint_files import steps_in
 from tests.scores import Score
 from tests.trained import records_of, timeless_log
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from t2t_jax import UserError, train
-from t2t_jax.training.storage import steps_in
+from t2t_jax.training.checkpoint_files import steps_in
 from t2t_jax.workdir import LOG_FIGURES
 from tests.selection import thorough_after
 from tests.trained import account, bits, records_of, timeless_log

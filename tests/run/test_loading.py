@@ -21,6 +21,7 @@ from t2t_jax.training.checkpoint import Checkpoints
 from t2t_jax.training.origin import Identity
 from t2t_jax.training.state import init_state
 from t2t_jax.workdir import read_log
+from tests.programs import run_python
 from tests.tiny import tiny_sizes
 
 RELEASED = Path(__file__).parents[1] / "goldens" / "runs" / "0.2.0" / "run"
@@ -228,3 +229,10 @@ def test_a_library_for_tpus_that_finds_none_is_quiet_in_python():
     command = [sys.executable, "-W", "ignore", "-c", code, str(RELEASED)]
     program = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
     assert (program.stdout, program.stderr) == ("loaded\n", "")
+
+
+def test_an_exported_run_needs_neither_orbax_nor_optax():
+    """They import slowly, which a user would wait for before each first translation."""
+    program = "import sys, t2t_jax\nt2t_jax.load('demo')\n"
+    program += "sys.exit(bool({'orbax.checkpoint', 'optax'} & {*sys.modules}))"
+    run_python("-c", program, code=0)

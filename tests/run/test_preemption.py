@@ -8,7 +8,7 @@ import pytest
 
 from t2t_jax.run.preemption import PreemptionNotices
 from t2t_jax.run.trainer import train
-from t2t_jax.training.storage import steps_in
+from t2t_jax.training.checkpoint_files import steps_in
 from tests.programs import wait_until
 
 GCE = "/computeMetadata/v1/instance"

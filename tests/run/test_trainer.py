@@ -16,8 +16,8 @@ from t2t_jax.parallel.processes import locked
 from t2t_jax.run.history import score_name
 from t2t_jax.run.meter import StepMeter
 from t2t_jax.tasks.measures import bleu
+from t2t_jax.training.checkpoint_files import steps_in
 from t2t_jax.training.settling import settled
-from t2t_jax.training.storage import steps_in
 from t2t_jax.workdir import read_config
 from tests.selection import thorough_after
 from tests.trained import account, bits, checksums, records_of, wait_for_step

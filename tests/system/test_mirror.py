@@ -16,7 +16,7 @@ from t2t_jax.system import mirror
 from t2t_jax.system.bucket import BucketPath
 from t2t_jax.system.mirror import LAST, UnsentError, mirror_of, mirrored
 from t2t_jax.system.signals import StopSignal
-from t2t_jax.training.storage import remove_tree
+from t2t_jax.training.checkpoint_files import remove_tree
 from tests.object_stores import *  # noqa: F403
 from tests.object_stores import on_s3
 from tests.programs import wait_until
@@ -121,7 +121,7 @@ import sys
 from t2t_jax.system import mirror
 from t2t_jax.system.bucket import as_path
 from t2t_jax.system.signals import StopSignal
-from t2t_jax.training.storage import remove_tree
+from t2t_jax.training.checkpoint_files import remove_tree
 sys.path.insert(0, "tests/system")
 import test_mirror
 mirror._ROUND_SECONDS, mirror._SHARE, mirror._RETRY_SECONDS = 0.05, 0, 0.1

@@ -21,10 +21,11 @@ from t2t_jax.system import retries
 from t2t_jax.system.exit_codes import IO_ERROR, exit_code_of
 from t2t_jax.training.averaging import check_average
 from t2t_jax.training.checkpoint import Checkpoints, _NewestAndDue
+from t2t_jax.training.checkpoint_files import steps_in
 from t2t_jax.training.origin import Identity, checksum
 from t2t_jax.training.parameters import load_parameters
 from t2t_jax.training.state import TrainState
-from t2t_jax.training.storage import reason_of, steps_in
+from t2t_jax.training.storage import reason_of
 from tests.refusals import refused
 from tests.selection import thorough_after
 from tests.training.conftest import like, stored_run
@@ -162,7 +163,7 @@ def test_a_kill_while_optimizer_state_is_removed_leaves_no_damage(tmp_path, monk
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("t2t_jax.training.storage.remove_tree", kill)
+        patch.setattr("t2t_jax.training.checkpoint_files.remove_tree", kill)
         with pytest.raises(KeyboardInterrupt):
             _save(tmp_path, [1, 2, 3, 4], average=4)
     shutil.rmtree(tmp_path / "checkpoints" / "3")

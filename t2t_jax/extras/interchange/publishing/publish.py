@@ -15,7 +15,7 @@ from t2t_jax.extras.interchange.publishing.card import check_licence, licence_of
 from t2t_jax.parallel.processes import check_free
 from t2t_jax.system import atomic_file, bucket, opening, sums
 from t2t_jax.system.hub import NEEDED_FILES, RUN_FILES, STATE_FILES, Address, address, reaching
-from t2t_jax.training.storage import steps_of_run
+from t2t_jax.training.checkpoint_files import steps_of_run
 from t2t_jax.workdir import BEST, CARD, CHECKPOINTS, CONFIG, LOG, PARAMETERS, read_config
 
 
