@@ -18,7 +18,7 @@ from t2t_jax.errors import UserError
 from t2t_jax.modules.network import Network, declared_parameters
 from t2t_jax.parallel.processes import is_main
 from t2t_jax.run.provenance import hash_of_definition
-from t2t_jax.run.stored_parts import changed_fields, parts_file, stored_parts
+from t2t_jax.run.stored_parts import changed_fields, stored_parts
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.records import Record
 from t2t_jax.training.checkpoint_files import steps_of_run
@@ -26,7 +26,7 @@ from t2t_jax.training.optimizer import probe
 from t2t_jax.training.recipe import make_optimizer
 from t2t_jax.training.schedule import scheduled_rate
 from t2t_jax.training.state import abstract_state
-from t2t_jax.workdir import CHECKPOINTS
+from t2t_jax.workdir import CHECKPOINTS, PARTS
 
 _STEPS = [2**power for power in range(16)]
 
@@ -36,7 +36,7 @@ def compare_own_parts(config: Config, model: Network, mesh: Mesh, workdir: Path)
 
     For a run without checkpoints, process 0 writes what a later call compares.
     """
-    path, now = parts_file(workdir), _record(config, model, mesh)
+    path, now = workdir / PARTS, _record(config, model, mesh)
     if not steps_of_run(workdir, CHECKPOINTS):
         if is_main() and any(now.values()):
             path.parent.mkdir(exist_ok=True)

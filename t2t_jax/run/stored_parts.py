@@ -8,21 +8,16 @@ from t2t_jax.config.registered import registered_parts
 from t2t_jax.errors import UserError, warn
 from t2t_jax.run.provenance import UNKNOWN, hash_of_definition
 from t2t_jax.system.records import Record, read_object, schema
-from t2t_jax.workdir import REGISTERED, check_registered
+from t2t_jax.workdir import PARTS, check_registered
 
 _SCHEMA = schema(
     {"definitions": dict}, {"rates": list[float], "state": str, "updates": list[float]}
 )
 
 
-def parts_file(workdir: Path) -> Path:
-    """Return the path of the record of a run's registered parts."""
-    return workdir / REGISTERED / "parts.json"
-
-
 def stored_parts(workdir: Path) -> Record | None:
     """Read the record of a run's registered parts, if there is one."""
-    path = parts_file(workdir)
+    path = workdir / PARTS
     if not path.is_file():
         return None
     return read_object(path, _SCHEMA, "remove it if the registered parts are the same")

@@ -312,10 +312,8 @@ class Mirror:
         self._remove([name for name in removed_names if name in self._sent])
 
     def _forget(self, names: Sequence[str]) -> None:
-        """Delete the hashes of the checkpoints among some deleted files.
-
-        Otherwise `start` would download these checkpoints again.
-        """
+        """Delete the hashes of the checkpoints among some deleted files."""
+        # Otherwise `start` would download these checkpoints again.
         if markers := self._hashes.keys() & filter(_is_last, names):
             for name in markers:
                 del self._hashes[name]

@@ -151,13 +151,11 @@ def _file_of(error: OSError) -> str:
 
 
 def _fail(message: str, error: BaseException) -> NoReturn:
-    """Print an error message in one line, and exit at once.
-
-    `sys.exit` would let threads of a failed restore print more errors during the shutdown.
-    """
+    """Print an error message in one line, and exit at once."""
     prefix = _report(error) if _report else ""
     with contextlib.suppress(OSError):
         print(f"error: {prefix}{in_one_line(message)}", file=sys.stderr, flush=True)
     with contextlib.suppress(OSError):
         sys.stdout.flush()
+    # `sys.exit` would let threads of a failed restore print more errors during the shutdown.
     os._exit(exit_code_of(error) or REFUSED)

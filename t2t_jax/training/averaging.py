@@ -113,10 +113,7 @@ def _list_changes(directory: Path, listed_steps: Sequence[int]) -> bool:
 
 
 def _is_averaged(origin_of: Callable[[int], Record], config: Config, step: int) -> bool:
-    """Return whether averages use the checkpoint of a step.
-
-    They do if it is scheduled, or its record (`origin_of`) is not "for_safety".
-    """
+    """Return whether averages use a step's checkpoint: one that is scheduled, or not for safety."""
     # An unscheduled checkpoint may be unreadable: the trainer removes it, or a kill left a part of
     # it. If `checkpoint.every_steps` is set, averages skip such a checkpoint.
     if is_due(config, step):
