@@ -1,6 +1,8 @@
 """Take each part out of the Transformer and measure what breaks, on toy tasks and on sentences.
 
-    t2t-jax sweep --config configs/breaking_lab.py --workdir runs/lab --seeds 3 --jobs 2
+    t2t-jax sweep --config configs/breaking_lab.py --workdir runs/lab/reverse --only 'reverse*' \
+        --seeds 3 --jobs 2
+    t2t-jax sweep runs/lab/reverse --report --only 'reverse*' --base reverse
 
 docs/results/breaking_lab.md has hardware, time, scores and outputs.
 
@@ -12,6 +14,9 @@ has to recall the digit.
 The family `lab` is the paper's Transformer, of which the residual connections or the causal mask
 can be left out. Its other parts are config fields, for some of which this file registers a part
 that does nothing.
+
+To add a part or a toy task, copy this file, and use another --workdir: a sweep does not compare
+runs whose registered functions come from different versions of a file.
 """
 
 import hashlib
@@ -19,9 +24,10 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import jax.numpy as jnp
+from jaxtyping import Array, Float
 
 import t2t_jax
 from t2t_jax.config import Config, DataConfig
@@ -31,6 +37,7 @@ from t2t_jax.config.model import Stack
 from t2t_jax.config.tasks import TASKS
 from t2t_jax.data.splits import Chunk, Split, chunks
 
+Vectors: TypeAlias = Float[Array, "... d"]
 LETTERS, DIGITS = "abcdefghijklmnop", "0123456789"
 
 
@@ -42,7 +49,7 @@ class LabConfig(EncoderDecoderConfig):
     has_residuals: bool = True
     """Add the input of each sub-layer to its output."""
     is_causal: bool = True
-    """Hide later tokens from the decoder in training."""
+    """Hide later tokens from the decoder, in training and in the loss on dev."""
 
     @cached_property
     def stacks(self) -> tuple[Stack, ...]:
@@ -58,20 +65,20 @@ t2t_jax.register("family", "lab")(
 
 
 @t2t_jax.register("normalization")
-def no_norm(x: Any, epsilon: float) -> Any:
+def no_norm(x: Vectors, epsilon: float) -> Vectors:
     """Return the vectors unchanged."""
     return x
 
 
 @t2t_jax.register("activation")
-def no_activation(x: Any) -> Any:
+def no_activation(x: Vectors) -> Vectors:
     """Return zeros, which leave only the output bias of the feed-forward network."""
-    return 0 * x
+    return jnp.zeros_like(x)
 
 
 @t2t_jax.register("position")
-def no_positions(num_positions: int, d_model: int) -> Any:
-    """Return zeros."""
+def no_positions(num_positions: int, d_model: int) -> Vectors:
+    """Return zeros, `[num_positions, d_model]`."""
     return jnp.zeros((num_positions, d_model))
 
 
@@ -139,7 +146,7 @@ PARTS: dict[str, dict[str, Any]] = {
     "dropout": {"model.dropout_rate": 0.0},
     "feed-forward": {"model.feed_forward": "no_activation"},
 }
-"""The changes that take each part out."""
+"""The changes that take each part out; `t2t-jax sweep --help model` lists the fields."""
 
 TEXT = load_config("tiny").replace(
     {
@@ -151,7 +158,7 @@ TEXT = load_config("tiny").replace(
 TOY = TEXT.replace(
     {
         "data.task": "toy",
-        "data.vocab_size": 37,  # a subword for each symbol at the start or inside of a word
+        "data.vocab_size": 37,  # two subwords for each of 16 symbols, and 5 more
         "data.max_length": 32,
         "training.num_train_steps": 500,
         "training.warmup_steps": 150,
@@ -162,22 +169,23 @@ TOY = TEXT.replace(
         "evaluation.metric": "exact_match",
     }
 )
-RECALL = TOY.replace(
-    {
-        "data.corpus": "toy:recall",
+CHANGES: dict[str, dict[str, Any]] = {
+    "recall": {
         "data.vocab_size": 41,
         # The model learns to recall all at once, at a step between 300 and 700.
         "training.num_train_steps": 800,
         "checkpoint.every_steps": 800,
         "evaluation.every_steps": 800,
     }
-)
+}
+"""Other settings of toy tasks."""
 
 
 def _variants(name: str, base: Config) -> dict[str, Config]:
     return {name: base} | {f"{name}-{part}": base.replace(PARTS[part]) for part in PARTS}
 
 
-VARIANTS = _variants("text", TEXT) | _variants("recall", RECALL)
-for toy in ("copy", "reverse", "sort"):
-    VARIANTS |= _variants(toy, TOY.replace({"data.corpus": f"toy:{toy}"}))
+VARIANTS = _variants("text", TEXT)
+for name in TOYS:
+    changes = {"data.corpus": f"toy:{name}"} | CHANGES.get(name, {})
+    VARIANTS |= _variants(name, TOY.replace(changes))

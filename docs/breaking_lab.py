@@ -1,7 +1,9 @@
 """Write the results of `configs/breaking_lab.py` into docs/results/breaking_lab.md.
 
-python docs/breaking_lab.py runs/lab    store the scores and outputs of the sweep, and write
-python docs/breaking_lab.py             write the page from the stored results
+    python docs/breaking_lab.py runs/lab    store the scores and outputs of the sweeps, and write
+    python docs/breaking_lab.py             write the page from the stored results
+
+`runs/lab` has a directory for the sweep of each task.
 """
 
 import csv
@@ -9,6 +11,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from textwrap import shorten
 
 PAGE = Path(__file__).parent / "results/breaking_lab.md"
 STORED = PAGE.with_suffix("")
@@ -29,20 +32,24 @@ PARTS = {
 """The endings of the variants' names, with what each variant leaves out."""
 
 SOURCES = {
-    "copy": "d g n b a h k",
+    "copy": "h o c a f",
     "reverse": "d g n b a h k",
-    "sort": "d g n b a h k",
+    "sort": "m c a p c b",
     "recall": "g 4 b 7 e 1",
     "text": "The file could not be opened.",
 }
-"""The source of each task whose outputs the page shows."""
+"""A source of each task, whose outputs are stored."""
+
+SHOWN = "reverse", "recall", "text"
+"""The tasks whose outputs the page shows."""
 
 
-def store(sweep: Path) -> None:
-    """Store scores, statistics and outputs of a finished sweep beside the page."""
+def store(sweeps: Path) -> None:
+    """Store scores, statistics and outputs of finished sweeps beside the page."""
     STORED.mkdir(exist_ok=True)
     seeds = []
     for task in SOURCES:
+        sweep = sweeps / task
         command = [sys.executable, "-m", "t2t_jax", "sweep", str(sweep), "--report"]
         subprocess.run([*command, "--only", f"{task}*", "--base", task], check=True)
         metric = "bleu" if task == "text" else "metric_score"
@@ -65,7 +72,7 @@ def store(sweep: Path) -> None:
         seeds += [
             {name: row[name] for name in ("variant", "seed", "perplexity")} | {"score": row[metric]}
             for row in _read(sweep / "seeds.csv")
-            if row["variant"].partition("-")[0] == task
+            if row["state"] == "done"
         ]
     _write(STORED / "seeds.csv", seeds)
 
@@ -85,16 +92,20 @@ def outputs(task: str) -> str:
     lines = {"source": SOURCES[task]} | dict(
         zip(PARTS.values(), (r["output"] for r in _read(STORED / f"{task}.csv")), strict=True)
     )
-    return "\n".join(f"{name:22}{text}".rstrip() for name, text in lines.items())
+    # Broken models repeat tokens up to the maximum length.
+    return "\n".join(f"{name:22}{shorten(text, 60) or '(nothing)'}" for name, text in lines.items())
 
 
 def page() -> str:
     """Return the page with the stored results."""
     text = PAGE.read_text("utf-8")
-    text = re.sub(r"^\| left out \|.*?\n(?=\n)", scores_table() + "\n", text, flags=re.S | re.M)
-    for task in SOURCES:
-        block = rf"(?<=^```text\n)source {{16}}{re.escape(SOURCES[task])}\n.*?(?=\n```)"
-        text = re.sub(block, lambda _, task=task: outputs(task), text, flags=re.S | re.M)
+    blocks = {r"^\| left out \|.*?(?=\n\n)": scores_table()}
+    for task in SHOWN:
+        first_line = re.escape(f"{'source':22}{SOURCES[task]}")
+        blocks[rf"(?<=^```text\n){first_line}$.*?(?=\n```)"] = outputs(task)
+    for pattern, block in blocks.items():
+        text, count = re.subn(pattern, lambda _, block=block: block, text, flags=re.S | re.M)
+        assert count == 1, pattern
     return text
 
 
