@@ -22,14 +22,14 @@ TREES = {
 NODES = [node for tree in TREES.values() for node in ast.walk(tree)]
 MOST_LINES_OF_A_FUNCTION, MOST_LINES_OF_A_FILE = 80, 600
 MOST = {
-    "lines of code of the core": 22_574,
+    "lines of code of the core": 22_594,
     "lines of code of the extras": 9_120,
-    "lines of code of the tests": 36_519,
+    "lines of code of the tests": 36_639,
     "lines of code of tests/against": 1_772,
     "lines of code of the benchmarks": 4_146,
     "lines of code of the examples": 648,
-    "words of the documents": 50_894,
-    "words of the docstrings": 65_821,
+    "words of the documents": 50_892,
+    "words of the docstrings": 65_780,
     "config fields": 120,
     "commands": 23,
     "names that are pronouns or participles": 2,  # in checkpoints; an argument of `Translator`
