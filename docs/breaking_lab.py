@@ -13,6 +13,8 @@ import sys
 from pathlib import Path
 from textwrap import shorten
 
+import t2t_jax
+
 PAGE = Path(__file__).parent / "results/breaking_lab.md"
 STORED = PAGE.with_suffix("")
 
@@ -116,8 +118,6 @@ def _cell(row: dict[str, str], measure: str, digits: int) -> str:
 
 
 def _output(run: Path, source: str) -> str:
-    import t2t_jax
-
     translator = t2t_jax.load(run, register=[run / "registered/architecture.py"])
     [output] = translator.translate([source])
     return output
